@@ -377,6 +377,8 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "x.at[ids].add(x[1] - 2)",
         "x.at[ids, 1:3].subtract(w[0, 1:3], mode='drop')",
         "x.at[:, ids % 3].add(2 * x[:, :3])",
+        "(x - 1).at[ids].add(x[1] - 2)",
+        "x.at[ids].add(1).at[ids, 1:3].subtract(w[0, 1:3], mode='drop')",
     ],
 )
 def test_what_is_written_for_a_reduction_is_equal_to_it(text: str) -> None:
@@ -409,19 +411,24 @@ def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
 
 def test_what_examples_add_to_a_table_is_summed_apart_from_it(project: Project) -> None:
     code = """\
-        def f(table, counts, ids, x):
-            error = x - table[ids]
-            return table.at[ids].add(0.1 * error), counts.at[ids % 3, 0].subtract(1), jnp.mean(error**2)
+        def f(x, counts, ids, others):
+            error = x[others] - x[ids]
+            moved = (0.9 * x).at[ids].add(0.1 * error).at[others].subtract(error)
+            return moved, x.at[ids].add(error), counts.at[ids % 3, 0].subtract(1), jnp.mean(error**2)
 
 
         def given(seed=0):
-            return jnp.ones((6, 5)), jnp.zeros((3, 2), int), jnp.arange(24) % 6, rows(24)
+            return rows(16), jnp.zeros((3, 2), int), jnp.arange(24) % 16, jnp.arange(24) ** 2 % 16
         """
     write(project, code)
     made = project.run("gen", "f.py::f", "--inputs", "f.py::given")
     assert "derived for all inputs and device counts" in made.words, made.stderr
-    assert "jnp.zeros_like(table).at[ids].add(0.1 * error)" in made.stdout.replace("jax.numpy", "jnp")
-    assert "all_gather" not in made.stdout
+    text = " ".join(made.stdout.replace("jax.numpy", "jnp").split())
+    # What says which rows is the batch, and the table no batch of them, whatever it is called.
+    assert "in_axes=(None, None, 0, 0)" in text
+    assert "jnp.zeros_like(x).at[ids].add(error)" in text
+    assert "= 0.9 * x" in text and "jnp.zeros_like(table).at[others].subtract(error)" in text
+    assert "all_gather" not in text
 
 
 def test_positions_and_draws_of_one_expression_are_those_of_the_share(project: Project) -> None:

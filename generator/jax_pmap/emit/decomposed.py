@@ -62,6 +62,12 @@ class Reduction:
     is_method: bool
     module: str
 
+    @property
+    def updates_made(self) -> bool:
+        """Whether it adds to an array that is computed there: ``(0.9 * counts).at[ids].add(1)``."""
+        updated = _updated(self.given["x"]) if self.name in UPDATES.values() else None
+        return updated is not None and not _is_plain(updated[0])
+
     def written(
         self,
         collective: Collective = lambda _, source: source,
@@ -80,6 +86,12 @@ class Reduction:
         def text(arguments: Mapping[str, str]) -> str:
             return _Form(self.name, arguments, collective, self.module or jnp, jax).text()
 
+        if self.updates_made:
+            # What is computed to be added to is computed once.
+            table, (array, index) = free_name("table", self.given), _updated(self.given["x"]) or ("", "")
+            return (
+                f"(lambda {table}: {text({**given, 'x': f'{table}.at[{index}]'})})({named.get('x', array)})"
+            )
         bound = {}
         for parameter, source in self.given.items():
             is_plain = _is_plain(source) and parameter not in named
@@ -310,10 +322,10 @@ def _updated(source: str) -> tuple[str, str] | None:
     if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Attribute):
         return None
     array = ast.unparse(tree.value.value)
-    if tree.value.attr != "at" or not _is_plain(array):
+    if tree.value.attr != "at":
         return None
-    # Slices have no source of their own.
-    return array, ast.unparse(tree)[len(f"{array}.at[") : -1]
+    # Slices have no source of their own, and an operation gets parentheses.
+    return array, ast.unparse(tree)[len(ast.unparse(tree.value)) + 1 : -1]
 
 
 def free_name(wanted: str, given: Mapping[str, str]) -> str:

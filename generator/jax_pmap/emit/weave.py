@@ -368,6 +368,8 @@ class Editor(cst.CSTTransformer):
             if aliased(self.body.code(before[index]), self.aliases) != self.body.code(after[index])
             and not (parameter == "x" and found.name in UPDATES.values())
         }
+        if found.updates_made:
+            changed["x"] = self.updated_array(after[found.order["x"]])
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
         collective = functools.partial(self.collective, along=sync.along)
         made = cst.parse_expression(found.written(collective, self.numpy(), self.jax, named))
@@ -375,6 +377,17 @@ class Editor(cst.CSTTransformer):
         # The call was one operand, whatever stood around it.
         bare = not isinstance(made, cst.BinaryOperation) or self.body.is_member(original)
         return made if bare else enclosed(made)
+
+    @staticmethod
+    def updated_array(node: cst.BaseExpression) -> cst.BaseExpression:
+        """What ``x.at[ids]`` is of, under the taps."""
+        steps = iter((cst.Subscript, cst.Attribute))
+        for step in steps:
+            while not isinstance(node, step):
+                assert isinstance(node, cst.Call)
+                node = node.args[-1].value
+            node = node.value
+        return node
 
     def numpy(self) -> str:
         """What the function calls jax.numpy, if it does so everywhere."""

@@ -287,6 +287,9 @@ class RoleFinder:
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
                 is_state = name in self.facts.returned_names or name in parts or holds_state(argument)
                 data = 0.3 if self.differentiated - rows and not is_state else 0.0
+            elif name in self.facts.looked_up_parameters:
+                # Of a table, or a whole data set, the batch is what says which rows.
+                data = 0.1
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 # A `target` may be labels, and a network that is followed slowly.
                 data = 0.1 if holds_state(argument) or self._is_copy(name, rows) else 1.0

@@ -122,6 +122,8 @@ class FunctionFacts:
     pmap_in_axes: tuple[tuple[str, int | None], ...]
     #: Names of parameters returned, in order of the returned tuple; "" for other elements.
     returned_names: tuple[str, ...]
+    #: Parameters of which another one says which rows are meant: ``table`` of ``table[ids]``.
+    looked_up_parameters: tuple[str, ...]
     #: Values (Python source) a parameter is compared with in the body: ("mode", "'train'").
     compared: tuple[tuple[str, str], ...]
     #: Parameters used as a callee in the body.

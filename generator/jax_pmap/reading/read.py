@@ -116,6 +116,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         pmap_axis_name=axis_name,
         pmap_in_axes=in_axes,
         returned_names=_returned(own, order),
+        looked_up_parameters=tuple(dict.fromkeys(_tables(everything, order))),
         compared=tuple(dict.fromkeys(_compared(everything, order, parsed))),
         called_parameters=_called(everything, order),
         key_parameters=_keys(parsed, order),
@@ -205,6 +206,23 @@ def _returned(own: list[ast.AST], order: list[str]) -> tuple[str, ...]:
             if len(row) > len(best) or (len(row) == len(best) and row.count("") < best.count("")):
                 best = row
     return best
+
+
+def _tables(nodes: list[ast.AST], order: list[str]) -> Iterator[str]:
+    """Parameters that others are indices of the rows of: ``table[ids]``, ``table.at[ids].add(…)``."""
+    for node in nodes:
+        if not isinstance(node, ast.Subscript):
+            continue
+        index, *others = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        table = node.value
+        if isinstance(table, ast.Attribute) and table.attr == "at":
+            table = table.value
+        if not (isinstance(table, ast.Name) and isinstance(index, ast.Name)):
+            continue
+        # Of `logits[rows, labels]` each row has one.
+        picked = table.id != index.id and all(isinstance(other, ast.Slice) for other in others)
+        if picked and {table.id, index.id} <= {*order}:
+            yield table.id
 
 
 def _compared(nodes: list[ast.AST], order: list[str], parsed: ParsedSource) -> Iterator[tuple[str, str]]:
