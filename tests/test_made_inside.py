@@ -53,6 +53,26 @@ CODE = '''
         return params
 
 
+    def in_turn(params, data, key):
+        """A name of one key is that of many later, and of a nested function's own."""
+        key, noise_key = jax.random.split(key)
+        rows = jax.random.randint(noise_key, (BATCH,), 0, len(data))
+        x = data[rows]
+
+        def first(p, keys):
+            keys = jax.random.split(keys, BATCH)
+            return jnp.mean(jax.vmap(lambda k, row: net(p, row + jax.random.normal(k)))(keys, x) ** 2)
+
+        def second(p, keys):
+            keys = jax.random.split(keys, BATCH)
+            return jnp.mean(jax.vmap(lambda k, row: net(p, row * jax.random.normal(k)))(keys, x))
+
+        key, noise_key = jax.random.split(key)
+        grads = jax.grad(first)(params, key), jax.grad(second)(params, noise_key)
+        noise_key = jax.random.split(noise_key, BATCH)
+        return grads, jnp.mean(jax.vmap(jax.random.normal)(noise_key) * x[:, 0])
+
+
     def two_sizes(params, key):
         inner, border = jax.random.split(key)
         inside = jax.random.uniform(inner, (48, 3))
@@ -140,6 +160,10 @@ CODE = '''
         return jnp.zeros((10, 2)), jnp.ones(4), jax.random.key(3)
 
 
+    def for_in_turn():
+        return p_net(5, 16, 1), np.linspace(-1, 1, 500, dtype="f4").reshape(100, 5), jax.random.key(3)
+
+
     def for_twice_drawn():
         images = np.random.default_rng(0).normal(size=(100, 5)).astype("float32")
         return p_net(5, 16, 1), images, images[:, 0], jax.random.key(3)
@@ -188,6 +212,13 @@ def test_positions_that_choose_from_a_share_are_those_in_the_share(made: Project
 def test_a_batch_that_another_function_makes_is_divided_there(made: Project) -> None:
     found = plan(made, "twice_drawn")
     assert divided(found) == {"jax.random.randint(key, (BATCH,), 0, len(images))"}
+    assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
+
+
+def test_a_name_has_the_rows_that_it_had_where_it_is_read(made: Project) -> None:
+    found = plan(made, "in_turn")
+    keys = {f"jax.random.split({name}, BATCH)" for name in ("keys", "noise_key")}
+    assert divided(found) == {"jax.random.randint(noise_key, (BATCH,), 0, len(data))", *keys}
     assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
 
 

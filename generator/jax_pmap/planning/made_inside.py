@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
-from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.places import Body, Statement, inside, place
 from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
 from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
@@ -328,9 +328,16 @@ class _Made:
             new = {read for name in new for read in self.reads.get(name, ())} - names
         # Another function means other values by these names.
         own = next(body for body in self.bodies if whole.statement in body.statements)
-        for statement in own.statements.values():
-            if statement.index != whole.statement:
-                yield from (p for name, p in statement.names if name in names)
+        here = own.statements[whole.statement]
+        scopes = [
+            scope.index
+            for scope in own.scopes.values()
+            if scope.name in names or inside(place(here.span), place(scope.span))
+        ]
+        for name in names:
+            binding = [(s, p) for s in own.statements.values() for each, p in s.names if each == name]
+            seen = [(s, p) for s, p in binding if s.scope in scopes and s.index != here.index]
+            yield from (point for statement, point in seen if not _is_bound_anew(here, statement, seen, own))
 
     def _sync(self, point: int, axis: int) -> Sync:
         expression, leaves = self.expressions[point], self.first[point].leaves
@@ -358,6 +365,22 @@ class _Made:
     def _begun(self, places: Sequence[tuple[int, int]]) -> set[int]:
         """All sizes that begin where one does."""
         return {size for point, _ in places for _, size in self._begins(point)}
+
+
+def _is_bound_anew(
+    here: Statement, other: Statement, binding: Sequence[tuple[Statement, int]], body: Body
+) -> bool:
+    """Whether a name that `here` reads means something else there than what an `other` statement binds.
+
+    So it is where that is done later, or one of those `binding` it has bound it in between. What a round of a
+    loop binds is read in the next.
+    """
+    at = place(here.span)
+    loops = [each for each in body.branches if each.condition.startswith(("for ", "while "))]
+    if other.scope != here.scope or any(inside(at, place(loop.span)) for loop in loops):
+        return False
+    between = (s for s, _ in binding if s.scope == here.scope and s.block in here.blocks)
+    return place(other.span) > at or any(place(other.span) < place(s.span) < at for s in between)
 
 
 def shared_evenly(rows: int) -> list[int]:
