@@ -29,6 +29,7 @@ from jax_pmap.syntax.scopes import (
     ALWAYS_THERE,
     attribute_of_itself,
     defaults,
+    names_of_inner_scopes,
     names_of_its_own,
     own_nodes,
     used_names,
@@ -814,16 +815,18 @@ def is_private(definition: ast.AST) -> bool:
 def names_called(definition: ast.AST) -> list[str]:
     """Every ``name`` and ``module.name`` that a function reads, in the order of the source.
 
-    Its own decorators are not of it: what they do with it is known.
+    Its own decorators are not of it: what they do with it is known. Nor is what functions inside it bind.
     """
     found: dict[str, None] = {}
+    bound = names_of_inner_scopes(definition)
     decorators = getattr(definition, "decorator_list", ())
     inner = {id(node) for decorator in decorators for node in ast.walk(decorator)}
     for node in ast.walk(definition):
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
             text = ast.unparse(node)
             if isinstance(node.ctx, ast.Load) and all(part.isidentifier() for part in text.split(".")):
-                found[text] = None
+                if text.partition(".")[0] not in bound:
+                    found[text] = None
                 inner |= {id(each) for each in ast.walk(node)}
     return list(found)
 

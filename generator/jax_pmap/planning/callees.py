@@ -311,6 +311,9 @@ def shown(found: protocol.Callee, directory: Path) -> str:
 
 def reason(found: Sequence[protocol.Callee], directory: Path) -> str:
     """Why what was seen cannot be looked into; ``""`` where none of it is the user's."""
+    several = dict.fromkeys(each.qualname for each in found if each.importable and shown(each, directory))
+    if len(several) > 1:
+        return f"it is {' and '.join(f'`{each}`' for each in several)}, in one call and the next"
     for each in found:
         if each.kind == "other":
             what = f"a `{each.type}`"

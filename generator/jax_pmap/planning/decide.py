@@ -16,11 +16,11 @@ from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.ops import DIVIDE, OWN_SHARE
-from jax_pmap.emit.places import Statement
+from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups
+from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, uneven
 from jax_pmap.planning.gathering import Gathering, Onward
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -102,6 +102,7 @@ class Decider:
         if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
             return None
         self.mending.settle(state)
+        state.uneven = uneven(events)
         if self._take_awaited(state, events):
             return None
         final = self._result(events)
@@ -385,6 +386,8 @@ class Decider:
             or self.mending.divided(state, statement, culprits, first)
         ):
             return True
+        if self._superseded(state, culprits, first) or self._uneven_opened(state, statement):
+            return True
         if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
         if self.opening.give_axis(state, culprits) or self.opening.look_at_makers(state, culprits):
@@ -435,6 +438,32 @@ class Decider:
                 event = first[call.point]
                 if event.partial() and not event.varying and self.opening.whole_inside(state, call):
                     return True
+        return False
+
+    def _superseded(self, state: State, culprits: Sequence[Expression], first: Mapping[int, Event]) -> bool:
+        """Take back collectives of what has become whole by others since; whether there were such."""
+        whole = [
+            culprit.span
+            for culprit in culprits
+            if (below := [e.point for e in self.table.descendants(culprit.point) if e.point in first])
+            and all(first[point].alike for point in below)
+        ]
+        superseded = [sync for sync in state.syncs if sync.op in PARTIAL and sync.span in whole]
+        for sync in superseded:
+            state.take_back(sync)
+        return bool(superseded)
+
+    def _uneven_opened(self, state: State, statement: Statement) -> bool:
+        """Open the calls behind a statement that give what is partial in another way each time.
+
+        Of ``[norm(jax.grad(term)(w)) for term in (fit, size)]`` each term is made whole in its function.
+        """
+        for made in self.table.behind(statement):
+            points = [point for point in state.uneven if self.table.owner[point] is made]
+            known = [self.table.by_point[point] for point in points if point in self.table.by_point]
+            calls = [part for each in known for part in (each, *self.table.descendants(each.point))]
+            if any(self.opening.whole_inside(state, call, gradients=True) for call in calls):
+                return True
         return False
 
     def _update_opened(

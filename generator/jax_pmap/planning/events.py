@@ -91,6 +91,16 @@ class Event:
         return str(kinds.pop()) if len(kinds) == 1 and kinds <= PARTIAL else None
 
 
+def uneven(events: Sequence[Event]) -> frozenset[int]:
+    """Points whose values are a sum over the shards one time and a mean the next, say."""
+    ops: dict[int, set[str]] = {}
+    for event in events:
+        kinds = {leaf["kind"] for leaf in event.partial(numbers=True)}
+        if kinds:
+            ops.setdefault(event.point, set()).add(" ".join(sorted(kinds)))
+    return frozenset(point for point, found in ops.items() if len(found) > 1)
+
+
 def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
     """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
     found: dict[str, str] = {}
@@ -179,12 +189,21 @@ class State:
     has_deferred: bool = False
     #: Maxima and minima over the devices of which jax takes a derivative, and has none, with their points.
     without_derivative: list[tuple[Sync, int]] = field(default_factory=list)
+    #: Points that are passed several times with values partial in other ways, which no one collective serves.
+    uneven: frozenset[int] = frozenset()
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)
 
     def add(self, sync: Sync, point: int) -> bool:
-        """Put a collective in place, unless it is there or was of no help; whether that was done."""
-        if identity(sync) in self.blocked or any(identity(sync) == identity(other) for other in self.syncs):
+        """Put a collective in place, unless it is there or was of no help; whether that was done.
+
+        A point that is passed with a sum one time and a mean the next gets none.
+        """
+        if (
+            identity(sync) in self.blocked
+            or point in self.uneven
+            or any(identity(sync) == identity(other) for other in self.syncs)
+        ):
             return False
         self.syncs.append(sync)
         self.fresh.append((sync, point))

@@ -107,13 +107,13 @@ class Opening:
             or self._open_modules(state, call, callee)
         )
 
-    def whole_inside(self, state: State, call: Expression) -> bool:
+    def whole_inside(self, state: State, call: Expression, gradients: bool = False) -> bool:
         """Open the function that a call runs directly, for its values to be whole in it; whether that is new.
 
         What it gives back may be an object that cannot be taken apart where it is called. That goes for a
-        function that is called under `vmap` as well.
+        function that is called under `vmap` as well, and with `gradients` for one that is differentiated.
         """
-        if not call.is_call or call.point in self.table.gradients:
+        if not call.is_call or (call.point in self.table.gradients and not gradients):
             return False
         if self.table.runs.get(call.point) and not _is_made(call.text):
             return False

@@ -221,6 +221,12 @@ def names_of_its_own(function: ast.AST) -> set[str]:
     return found
 
 
+def names_of_inner_scopes(function: ast.AST) -> set[str]:
+    """Names that the scopes inside a function bind, and neither it nor what they take from around it has."""
+    own = _alone([function]).inside
+    return names_of_its_own(function) - {name for scope in own for name in {*scope.bindings, *scope.used()}}
+
+
 def used_names(nodes: Iterable[ast.AST], annotations: bool = True) -> set[str]:
     """Names that the nodes of one scope read, and the scopes inside it from outside of those.
 
