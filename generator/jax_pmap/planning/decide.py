@@ -16,7 +16,7 @@ from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.ops import DIVIDE, OWN_SHARE
-from jax_pmap.emit.places import Expression, Statement
+from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
@@ -411,6 +411,8 @@ class Decider:
         state.without_derivative = []
         if any(constant):
             return True
+        if self._extremes_gathered(state, culprits, events):
+            return True
         if self.gathering.together(state, culprits, first):
             return True
         headers = {h.index: h for c in culprits for h in self.table.headers(c, statement, events)}
@@ -428,6 +430,32 @@ class Decider:
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)
         return self._advance(state, events)
+
+    def _extremes_gathered(
+        self, state: State, culprits: Sequence[Expression], events: Sequence[Event]
+    ) -> bool:
+        """Give maxima and minima in what is differentiated all rows: jax has no derivative of theirs.
+
+        ``jnp.max(all_gather(h))`` has one, which each device takes through its own rows.
+        """
+        if not any(culprit.point in self.table.gradients for culprit in culprits):
+            return False
+        opened, added = {scope for scope, _ in state.opened}, False
+        constant = {place(sync.span): sync for sync in state.syncs if sync.constant}
+        for statement in [each for each in self.table.statements.values() if each.scope in opened]:
+            first = self.table.first_of(statement, events)
+            known = [self.table.by_point[point] for point in first if point in self.table.by_point]
+            extreme = [
+                each
+                for each in known
+                if first[each.point].whole_op(numbers=False) in EXTREMES or place(each.span) in constant
+            ]
+            inside_ = {each.point for each in extreme}
+            made = [e for e in extreme if not inside_ & {b.point for b in self.table.descendants(e.point)}]
+            added |= self.gathering.gather(state, made, first, events)
+        for sync in constant.values() if added else ():
+            state.take_back(sync)
+        return added
 
     def _whole_where_made(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Look for what makes a partial value whole in the function that gives it, the nearest first."""
