@@ -92,7 +92,7 @@ class Decider:
         """What an answer of the worker to `state` shows; None where `state` was changed: trace anew."""
         every = self._visible(state, answer.events)
         if answer.raised is not None:
-            return self._failed(state, answer.raised, answer.last, every)
+            return self._failed(state, answer, every)
         state.others = dict(answer.others)
         watch = self.table.watch
         watched = [event for event in every if event.point in watch.tests]
@@ -126,14 +126,14 @@ class Decider:
                 return self.mending.left_apart(apart)
         return next(iter(state.hopeless.values()), None) or self._not_whole(final)
 
-    def _failed(
-        self, state: State, raised: protocol.Raised, last: int | None, every: Sequence[Event]
-    ) -> Refusal | None:
-        """What becomes of a function that raised on a share, behind the point that it passed `last`."""
-        watch, owner = self.table.watch, self.table.owner
+    def _failed(self, state: State, answer: protocol.Observation, every: Sequence[Event]) -> Refusal | None:
+        """What becomes of a function that raised on a share, behind the point that it passed last."""
+        watch, owner, raised, last = self.table.watch, self.table.owner, answer.raised, answer.last
+        assert raised is not None
         watched = [event for event in every if event.point in watch.tests]
         passed = [event for event in every if event.point in owner and event.point not in watch.tests]
-        if self.gathering.go_on(state, passed):
+        inside = [Event(data) for data in answer.events if data["point"] in owner.keys() - watch.tests.keys()]
+        if self.gathering.go_on(state, passed, inside):
             return None
         if state.fresh:
             self._retreat(state, raised.type == "NotImplementedError")
@@ -420,6 +420,8 @@ class Decider:
         if any(looked):
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
+            return True
+        if self.gathering.joined(state, culprits, events):
             return True
         if self.gathering.gather(state, culprits, first, events):
             for culprit in culprits:

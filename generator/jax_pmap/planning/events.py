@@ -144,8 +144,9 @@ class Rescue:
 class Attempts:
     """How far the gathering of values has got."""
 
-    #: Expressions made whole that are one share without that, by point, and the axis of the share.
-    awaited: dict[int, tuple[Expression, int]] = field(default_factory=dict)
+    #: Expressions made whole that are one share without that, by point, with the axis of the
+    #: share and how many rows there are in all.
+    awaited: dict[int, tuple[Expression, int, int]] = field(default_factory=dict)
     #: Of an expression whose operands are gathered one by one: how many were, and the gathers under trial.
     tried: dict[int, int] = field(default_factory=dict)
     trial: tuple[tuple[Sync, ...], int] | None = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
 from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.model import Sync
-from jax_pmap.planning.events import Event, Rescue, State
+from jax_pmap.planning.events import Event, Rescue, State, in_groups
 from jax_pmap.planning.syncs import Placer
 
 #: An expression that ends in a transposition or in new axes.
@@ -77,7 +77,8 @@ class Gathering:
                 gathered.append(sync)
                 added |= state.add(sync, operand.point)
                 if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
-                    state.attempts.awaited[culprit.point] = culprit, axis
+                    rows = first[culprit.point].leaves[0]["shape"][axis]
+                    state.attempts.awaited[culprit.point] = culprit, axis, rows
             if alone and gathered:
                 state.attempts.trial = tuple(gathered), culprit.point
                 self._rows_of_pairs(state, operands[0], events)
@@ -127,6 +128,28 @@ class Gathering:
                     at = leaves[0]["shape"].index(size)
                     state.add(Sync(OWN_SHARE, each.text, "wrap", each.span, axis=at), each.point)
 
+    def joined(self, state: State, culprits: Sequence[Expression], events: Sequence[Event]) -> bool:
+        """Take this device's rows of what is joined of parts whose lengths are made of the size of the batch.
+
+        ``jnp.concatenate([jnp.zeros(n // 2), jnp.ones(n // 2)])`` of a share's size has the wrong halves.
+        """
+        added = False
+        for culprit in culprits if self.own_shares else ():
+            for operand in self.table.descendants(culprit.point):
+                made = self.table.bound(operand) if operand.text.isidentifier() else None
+                if made is None:
+                    continue
+                event = self.table.first_of(self.table.statements[made.statement], events).get(made.point)
+                axis = sharded(event) if event is not None and any(map(in_groups, event.leaves)) else None
+                sizes = self.table.sizes_within(made, events) if axis is not None else []
+                for size in sizes:
+                    seen = self.table.first_of(self.table.statements[size.statement], events)
+                    added |= self.table.wrap_all(state, [size], seen, numbers=True)
+                    self._draw_for_all(state, size)
+                if sizes and axis is not None:
+                    added |= state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
+        return added
+
     def together(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
         """Have devices compute a variance, a norm or their like together, by its sums or means."""
         added = False
@@ -160,29 +183,75 @@ class Gathering:
         state.attempts.resized.clear()
         return True
 
-    def go_on(self, state: State, events: Sequence[Event]) -> bool:
-        """Change something where the function fails beside gathered values; False when that is no help."""
-        if self._mend_sizes(state, events) or self.take_shares(state, list(state.attempts.awaited)):
+    def go_on(self, state: State, events: Sequence[Event], inside_: Sequence[Event]) -> bool:
+        """Change something where the function fails beside gathered values; False when that is no help.
+
+        `inside_` is what was seen in functions that are not looked into, too.
+        """
+        if self._mend_sizes(state, events):
+            return True
+        sizes = self._sizes_of_shares(inside_) if self.own_shares else set()
+        fitting = [point for point, (_, _, rows) in state.attempts.awaited.items() if rows in sizes]
+        if sizes and state.fresh and not fitting and self._take_beside(state, inside_, sizes):
+            return True
+        if self.take_shares(state, list(state.attempts.awaited)):
             return True
         if self.beside and state.fresh and events and self._gather_too(state, events):
             return True
         return self.end_trial(state, None)
 
-    def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
-        """Gather operands of the expression that failed: one of them, another one, then all."""
+    def _failing(self, events: Sequence[Event]) -> tuple[Expression | None, Mapping[int, Event]]:
+        """The expression that failed behind the last event, and what was seen of its statement."""
         statement = self.table.owner[events[-1].point]
         first = self.table.first_of(statement, events)
-        failing = next(
-            (
-                expression
-                for expression in self.table.by_point.values()
-                if expression.statement == statement.index
-                and expression.point not in first
-                and (below := self.table.children.get(expression.point))
-                and all(child.point in first or not self.table.children.get(child.point) for child in below)
-            ),
-            None,
-        )
+        for expression in self.table.by_point.values():
+            below = self.table.children.get(expression.point)
+            if expression.statement != statement.index or expression.point in first or not below:
+                continue
+            if all(child.point in first or not self.table.children.get(child.point) for child in below):
+                return expression, first
+        return None, first
+
+    def _sizes_of_shares(self, events: Sequence[Event]) -> set[int]:
+        """How many rows the whole has, of shares that go into the expression that failed."""
+        failing, first = self._failing(events) if events else (None, {})
+        shares = self._shares_below(failing, first, share_shaped) if failing is not None else []
+        return {first[share.point].leaves[0]["shape"][axis] for share, axis in shares}
+
+    def _take_beside(self, state: State, events: Sequence[Event], sizes: Container[int]) -> bool:
+        """Take this device's rows of what has those of the whole batch, where it meets a share and fails.
+
+        ``t = jnp.mod(t0 + jnp.arange(0.0, 1.0, 1 / n), 1.0)`` has a value for each example, of the number of
+        all of them; where it is bound, a device goes on with its own.
+        """
+        failing, first = self._failing(events)
+        found = self._of_all_rows(failing, first, sizes) if failing is not None else {}
+        while len(found) == 1:
+            ((made, axis),) = found.items()
+            first = self.table.first_of(self.table.statements[made.statement], events)
+            found = self._of_all_rows(made, first, sizes)
+            if len(found) != 1:
+                state.attempts.awaited.clear()
+                return state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
+        return False
+
+    def _of_all_rows(
+        self, expression: Expression, events: Mapping[int, Event], sizes: Container[int]
+    ) -> dict[Expression, int]:
+        """What the names in an expression are bound to that has so many rows, and the axis of these."""
+        found: dict[Expression, int] = {}
+        for name in self.table.descendants(expression.point):
+            event = events.get(name.point)
+            made = self.table.bound(name) if name.text.isidentifier() else None
+            if made is None or event is None or len(event.leaves) != 1 or share_shaped(event) is not None:
+                continue
+            axes = [i for i, size in enumerate(event.leaves[0].get("shape") or ()) if size in sizes]
+            found |= {made: axes[0]} if len(axes) == 1 else {}
+        return found
+
+    def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
+        """Gather operands of the expression that failed: one of them, another one, then all."""
+        failing, first = self._failing(events)
         if failing is None:
             return False
         if state.attempts.rescue is None or state.attempts.rescue.point != failing.point:
@@ -207,20 +276,30 @@ class Gathering:
     def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
         """Note that an expression that is being made whole has the shape of a share without that."""
         axis = share_shaped(events[culprit.point])
-        if not self.own_shares or axis is None:
+        if not self.own_shares:
             return
-        state.attempts.awaited[culprit.point] = culprit, axis
-        # Numbers drawn for the whole batch are drawn from one key.
-        around = place(culprit.span)
-        state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
+        self._draw_for_all(state, culprit)
+        if axis is not None:
+            rows = events[culprit.point].leaves[0]["shape"][axis]
+            state.attempts.awaited[culprit.point] = culprit, axis, rows
+
+    def _draw_for_all(self, state: State, culprit: Expression) -> None:
+        """Draw from one key what is drawn for the whole batch: in an expression, or by a number in a call."""
+        around: Expression | None = culprit
+        while around is not None:
+            own = [s for s in state.syncs if s.op == FOLD and inside(place(s.span), place(around.span))]
+            state.syncs = [sync for sync in state.syncs if sync not in own]
+            if own or (around is not culprit and around.is_call):
+                return
+            around = self.table.by_point.get(around.parent) if around.parent is not None else None
 
     def _mend_sizes(self, state: State, events: Sequence[Event]) -> bool:
-        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch.
+        """Where a statement fails beside values of the whole batch, make the sizes in it those of that.
 
         Or in the statements that made what it reads: ``jnp.diag(scores, n)`` takes any ``n``, and what it
         gives does not fit.
         """
-        if not events or not any(sync.op == "all_gather" for sync, _ in state.fresh):
+        if not events or not any(sync.op in ("all_gather", "psum") for sync, _ in state.fresh):
             return False
         for statement in self.table.behind(self.table.owner[events[-1].point]):
             if statement.index in state.attempts.resized:
@@ -239,7 +318,7 @@ class Gathering:
         """Go on with this device's part of awaited expressions; whether there was one."""
         added = False
         for point in points:
-            culprit, axis = state.attempts.awaited.pop(point)
+            culprit, axis, _ = state.attempts.awaited.pop(point)
             sync = Sync(OWN_SHARE, culprit.text, "wrap", culprit.span, axis=axis)
             added |= state.add(sync, point)
         return added

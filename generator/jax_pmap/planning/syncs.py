@@ -142,6 +142,41 @@ class Placer(Bodies):
                 return len(bound) == 1 and bool(seen.arrays)
         return False
 
+    def sizes_within(self, expression: Expression, events: Sequence[Event]) -> list[Expression]:
+        """The sizes of a share that an expression is made of, also by names; none where rows go into it."""
+        first = self.first_of(self.statements[expression.statement], events)
+        below = [each for each in self.descendants(expression.point) if each.point in first]
+        numbers = [e for e in below if not first[e.point].arrays and len(first[e.point].leaves) == 1]
+        measured = {part.point for each in numbers for part in self.descendants(each.point)}
+        found = [each for each in numbers if first[each.point].partial(numbers=True)]
+        points = {each.point for each in found}
+        found = [e for e in found if points.isdisjoint(d.point for d in self.descendants(e.point))]
+        for name in below:
+            if name.text.isidentifier() and first[name.point].is_share and name.point not in measured:
+                made = self.bound(name)
+                behind = self.sizes_within(made, events) if made is not None else []
+                if not behind:
+                    return []
+                found += [each for each in behind if each not in found]
+        return found
+
+    def bound(self, name: Expression) -> Expression | None:
+        """The value that a name is bound to where it is read, if it is bound by a statement of its own.
+
+        That may stand in a function around, which then binds the name once.
+        """
+        reader = self.statements[name.statement]
+        for scope in self._scopes_around(reader):
+            bound = [s for s in self.statements.values() if s.scope == scope and name.text in dict(s.names)]
+            if scope == reader.scope:
+                where = place(reader.span)
+                ahead = [s for s in bound if s.block in reader.blocks and place(s.span) < where]
+                bound = sorted(ahead, key=lambda s: place(s.span))[-1:] or bound
+            if bound or name.text in self.scopes[scope].parameters:
+                made = bound[0] if len(bound) == 1 and len(bound[0].names) == 1 else None
+                return self.by_point.get(made.value or 0) if made is not None else None
+        return None
+
     def bytes_of(self, leaves: Sequence[Row]) -> int:
         """Bytes of one device's copy, in the user's own dtypes."""
         arrays = [leaf for leaf in leaves if not leaf.get("number")]
