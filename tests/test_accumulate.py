@@ -28,8 +28,9 @@ def flax_like(w, x, y, mask):
     def loss_fn(w):
         kept = mask > 0.5
         error = jnp.where(kept, (x @ w - y) ** 2, 0.0)
-        loss = error.sum() / kept.sum() + 0.1 * jnp.sum(w**2)
-        return loss, {"kept": kept.sum()}
+        count = kept.sum()
+        loss = error.sum() / count + 0.1 * jnp.sum(w**2)
+        return loss, {"kept": count}
 
     (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(w)
     grads = grads / jnp.maximum(1.0, jnp.sqrt(jnp.sum(grads**2)))
@@ -126,10 +127,10 @@ def test_sums_that_are_needed_first_are_taken_first(
 @pytest.mark.parametrize(
     ("name", "words", "says"),
     [
-        ("clipped_inside", (), ("jnp.mean((x @ w - y) ** 2)", "differentiated", "steps.py:34")),
-        ("noisy", ("--arg", "key=key"), ("`key`", "each microbatch would draw", "steps.py:41")),
-        ("with_predictions", (), ("`predicted` is of each example", "steps.py:49")),
-        ("weighted", (), ("is needed of the whole batch", "steps.py:57")),
+        ("clipped_inside", (), ("jnp.mean((x @ w - y) ** 2)", "differentiated", "steps.py:35")),
+        ("noisy", ("--arg", "key=key"), ("`key`", "each microbatch would draw", "steps.py:42")),
+        ("with_predictions", (), ("`predicted` is of each example", "steps.py:50")),
+        ("weighted", (), ("is needed of the whole batch", "steps.py:58")),
     ],
 )
 def test_what_changes_the_meaning_is_refused(

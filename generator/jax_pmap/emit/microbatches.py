@@ -483,7 +483,8 @@ class Divided:
             if lost:
                 name = min(lost)
                 raise Indivisible(
-                    f"`{name}` is of each example, and needed where the sums over all of them are there",
+                    f"`{name}` is of each example, or holds more than sums over them, and is needed where "
+                    "the sums over all of them are there",
                     "Return it from a function of its own, or leave --accumulate out",
                     statement.text,
                 )

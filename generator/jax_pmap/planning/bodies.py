@@ -72,6 +72,8 @@ class Bodies:
         self.body, self.call_graph, self.axis_name, self.settled = body, call_graph, axis_name, settled
         #: Of arguments, or parts of them, whether the devices have parts of each of their arrays.
         self.parted: Mapping[str, tuple[bool, ...]] = {}
+        #: Whether names are made whole where they are read: sums over microbatches leave functions partial.
+        self.where_read = False
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, UserFunction] = {}

@@ -112,7 +112,12 @@ class Mending:
         """
         statements = [s for s in self.table.statements.values() if s.scope == statement.scope]
         binding = [s for s in statements if any(name == value.text for name, _ in s.names)]
-        if len(binding) != 1 or binding[0].kind != "assign" or binding[0].accumulates:
+        if (
+            len(binding) != 1
+            or binding[0].kind != "assign"
+            or binding[0].accumulates
+            or self.table.where_read
+        ):
             return False
         made = binding[0]
         point = next(point for name, point in made.names if name == value.text)

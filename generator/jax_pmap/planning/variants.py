@@ -110,7 +110,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         return decides(sorted(untold), by_name, target.facts)
 
     def observing() -> Observer:
-        return Observer(
+        made = Observer(
             case.session,
             case.body,
             target.facts,
@@ -122,6 +122,8 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
             onward,
             [*told, *(name for name, given in restricted.items() if given is not None)],
         )
+        made.where_read = case.request.accumulate > 1
+        return made
 
     observer = observing()
     observer.open_called(roles.made)
