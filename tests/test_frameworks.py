@@ -296,8 +296,16 @@ NNX = """
 
     @nnx.jit
     def judged(model, x):
+        "In the other mode."
         model.eval()
         return jnp.mean(model(x))
+
+
+    @nnx.jit
+    def judged_late(model, x):
+        drawn = jnp.mean(model(x))
+        model.eval()
+        return drawn, jnp.mean(model(x))
 
 
     def noisy_inputs():
@@ -534,13 +542,39 @@ def test_nnx_objects_that_are_reached_by_two_names_stay_one(project):
     project.refused("JP057", *words, says=says, exit_code=1)
 
 
+SAME_MODE = """
+import numpy as np, steps, steps_pmap
+model, other = steps.Noisy(rngs=steps.nnx.Rngs(3)), steps.Noisy(rngs=steps.nnx.Rngs(3))
+x = steps.rows(1)["x"]
+for _ in range(2):
+    np.testing.assert_allclose(steps_pmap.judged(model, x), steps.judged(other, x), rtol=1e-5)
+    assert model.dropout.deterministic and other.dropout.deterministic
+"""
+
+
+def test_nnx_modules_are_switched_to_another_mode_for_the_caller_too(project):
+    pytest.importorskip("flax")
+    project.write("steps.py", textwrap.dedent(NNX))
+    made = project.run("gen", "steps.py::judged", "--inputs", "steps.py::noisy_inputs", "-o", "steps_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert "the emitted function raises" not in made.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", SAME_MODE],
+        cwd=project.folder,
+        env=simulated(3),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):
     pytest.importorskip("flax")
     project.write("steps.py", textwrap.dedent(NNX))
     words = ("gen", "steps.py::rank", "--inputs", "steps.py::counter")
     project.refused("JP043", *words, says=("jnp.median(x[:, 0])",), exit_code=1)
-    words = ("gen", "steps.py::judged", "--inputs", "steps.py::noisy_inputs")
-    says = ("Call `model.eval()` before `judged` too: inside, it then changes nothing",)
+    words = ("gen", "steps.py::judged_late", "--inputs", "steps.py::noisy_inputs")
+    says = ("Call `model.eval()` before `judged_late` too: inside, it then changes nothing",)
     project.refused("JP049", *words, says=says, exit_code=1)
     code = project.run("gen", "steps.py::count", "--inputs", "steps.py::counter").stdout
     assert "model.seen.value = jax.lax.pmean(" in code

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -441,6 +441,8 @@ class Plan:
     kept: tuple[tuple[str, str], ...] = ()
     #: Arguments that the function changes in place; the emitted one does so too.
     mutated: tuple[str, ...] = ()
+    #: Calls that set the mode of arguments, ``"model.eval()"``: the emitted function makes them first.
+    switches: tuple[str, ...] = ()
     #: Libraries whose layers take statistics of a batch over all devices: ``"flax.linen"``, ``"flax.nnx"``,
     #: ``"haiku"``, ``"equinox.nn"``; and whether maps inside the function bind axes of theirs.
     layers: tuple[str, ...] = ()
@@ -486,6 +488,15 @@ class Plan:
     def along(self, sync: Sync) -> tuple[str, ...]:
         """The names of the axes along which a collective goes."""
         return tuple(name or self.axis_name for name in sync.along)
+
+
+def moded(arguments: Sequence[Argument], switches: Sequence[str]) -> list[Argument]:
+    """Arguments with modules that are to be in the mode of the proof.
+
+    Others have none, or have all of them in one mode by the `switches` that are made first.
+    """
+    made = {*switches}
+    return [a for a in arguments if a.modes and made.isdisjoint((f"{a.name}.eval()", f"{a.name}.train()"))]
 
 
 # --- the placements of values ----------------------------------------------------------------

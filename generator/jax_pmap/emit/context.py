@@ -36,7 +36,7 @@ from jax_pmap.emit.source import (
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
 from jax_pmap.emit.weave import AROUND, written
-from jax_pmap.model import GATHERED, Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
+from jax_pmap.model import GATHERED, Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role, moded
 from jax_pmap.reading.facts import Parameter
 
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
@@ -164,7 +164,7 @@ class Context:
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
-            "before": [*self.partition.before(), *self._fit_line()],
+            "before": [*self._switches(), *self.partition.before(), *self._fit_line()],
             "fit": self._fit(),
             "bound": self._bound(),
             "own_share": bool(shares),
@@ -272,7 +272,8 @@ class Context:
         """Arguments in which modules have a mode: as the attributes of a graph, or among the leaves."""
         if self.backend is Backend.JIT:  # The compiler keeps the meaning of either mode.
             return []
-        return [a for a in self.arguments if a.modes and bool(a.partition) is not graph]
+        found = moded(self.arguments, self.plan.switches)
+        return [argument for argument in found if bool(argument.partition) is not graph]
 
     def first_lines(self) -> list[str]:
         """Lines of the mapped function ahead of the user's own."""
@@ -285,6 +286,11 @@ class Context:
         names = [argument.name for argument in self.split]
         given = names[0] if len(names) == 1 else tuple_source(names)
         return [f"{', '.join(names)} = {self.n.merged}({given})"]
+
+    def _switches(self) -> list[str]:
+        """Lines of the drop-in that set the mode of what the caller passes, as the original does."""
+        switches = self.plan.switches
+        return ["# The devices would switch a copy.", *switches] if switches else []
 
     def _mode_guards(self) -> list[str]:
         """Lines of the mapped function that refuse a mode that was not proved, once, while it is traced."""

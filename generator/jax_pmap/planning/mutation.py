@@ -54,17 +54,43 @@ def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mutated]) -
             )
 
 
+def switches_ahead(target: Target, loaded: Loaded) -> tuple[str, ...]:
+    """The calls that set the mode of arguments, ``"model.eval()"``, before anything else is done with them.
+
+    The caller may as well make them, and then the function changes nothing by them.
+    """
+    found = []
+    for name in (row["name"] for row in loaded.described if row["modes"]):
+        mentioned = [
+            statement
+            for statement in target.parsed.definition.body
+            if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+        ]
+        call = _switch_in(mentioned[0], name) if mentioned else None
+        if call is not None and all(isinstance(each, ast.Constant) for each in _given(call)):
+            found.append(target.parsed.segment(call))
+    return tuple(found)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _switch_in(node: ast.AST, name: str) -> ast.Call | None:
+    """The call of a statement that sets the mode of an argument, as ``model.eval()``, or None."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    is_switch = (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in MODES
+        and root_name(call.func) == name
+    )
+    return call if is_switch and isinstance(call, ast.Call) else None
+
+
 def _switch_of_mode(target: Target, name: str) -> ast.Call | None:
-    """The only statement that sets the mode of an argument, as ``model.eval()``, or None."""
-    found = [
-        node.value
-        for node in ast.walk(target.parsed.definition)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-        and node.value.func.attr in MODES
-        and root_name(node.value.func) == name
-    ]
+    """The only call that sets the mode of an argument, or None."""
+    found = [call for n in ast.walk(target.parsed.definition) if (call := _switch_in(n, name)) is not None]
     return found[0] if len(found) == 1 else None
 
 

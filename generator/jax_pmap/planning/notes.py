@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Argument, Backend, Request, Role
+from jax_pmap.model import Argument, Backend, Request, Role, moded
 from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT
@@ -20,6 +20,7 @@ def plan_notes(
     observation: Observation,
     donated: Sequence[str],
     layers: Sequence[str],
+    switches: Sequence[str],
     made: int,
     minibatches: int,
 ) -> Iterator[str]:
@@ -35,7 +36,7 @@ def plan_notes(
             f"layers of {' and '.join(layers)} that name no axis "
             "of the devices take mean, variance and codebooks over all of them: those of the whole batch"
         )
-    yield from _mode_notes(arguments, request.backend)
+    yield from _mode_notes(moded(arguments, switches), request.backend)
     if made:
         yield (
             f"what the function makes itself is divided where it is made, {made} rows or a multiple of them: "
@@ -123,7 +124,7 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
 def _mode_notes(arguments: Sequence[Argument], backend: Backend) -> Iterator[str]:
     """What the plan does not hold for: a model in training has random numbers and statistics of its own."""
     for argument in arguments:
-        if argument.modes and backend is not Backend.JIT:
+        if backend is not Backend.JIT:
             yield (
                 f"`{argument.name}` had {', '.join(argument.modes)}; in another mode, where draws and "
                 "statistics may need other collectives, the emitted function raises"

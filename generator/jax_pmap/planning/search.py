@@ -47,7 +47,7 @@ from jax_pmap.planning.made_inside import (
 )
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.minibatches import can_be_handed_out, cost, in_minibatches, minibatches_of
-from jax_pmap.planning.mutation import check_mutation
+from jax_pmap.planning.mutation import check_mutation, switches_ahead
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
 from jax_pmap.planning.parts import in_parts
@@ -143,6 +143,12 @@ def _prepared(
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)
+    switches = () if request.in_place else switches_ahead(target, loaded)
+    if switches:
+        described = session.ask(protocol.Switch(switches), "switching modes").arguments
+        loaded = dataclasses.replace(loaded, described=described)
+        finder = RoleFinder(session, target.facts, request, loaded.described)
+        whole = reference_runs(session, target, finder)
     called = as_called(session, target, finder, request, whole)
     if called.changed:
         whole = reference_runs(session, target, finder)
@@ -158,7 +164,9 @@ def _prepared(
     mutated = tuple(change.name for change in whole.mutated)
     call_graph = CallGraph(target, saved.callees if saved is not None else ())
     session.ask(protocol.Precision(finder.statics), "tracing the function")
-    case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
+    case = Case(
+        session, target, call_graph, body, loaded, request, say, saved, mutated, switches, called.fitting
+    )
     return case, finder, whole, inside
 
 
@@ -698,12 +706,14 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
                 observation,
                 donated,
                 case.layers,
+                case.switches,
                 roles.rows,
                 found.minibatches,
             )
         ),
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
+        switches=case.switches,
         layers=case.layers,
         in_maps=case.in_maps,
         shared=whole.shared,

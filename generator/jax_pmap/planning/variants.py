@@ -60,6 +60,8 @@ class Case:
     saved: Plan | None
     #: Arguments that are changed in place.
     mutated: tuple[str, ...]
+    #: Calls that set the mode of arguments ahead of anything else.
+    switches: tuple[str, ...] = ()
     #: Of leaves of arguments, how large their integers may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: Libraries whose layers are synchronised, and whether in maps; see `Plan.layers`.

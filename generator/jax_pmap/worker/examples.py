@@ -114,6 +114,17 @@ def inputs_from_specs(request: protocol.InputsFromSpecs) -> protocol.Inputs:
     return protocol.Inputs(describe(data[0]), len(data))
 
 
+def switch(request: protocol.Switch) -> protocol.Inputs:
+    """Have the modules among the example inputs in the mode that the function switches them to at first."""
+    target = current()
+    for values in (*target.data, *([target.called] if target.called is not None else [])):
+        for call in request.calls:
+            eval(call, target.namespace(), dict(values))
+    # What was found out is of the other mode.
+    become(dataclasses.replace(target))
+    return protocol.Inputs(describe(target.data[0]), len(target.data))
+
+
 def describe(values: Values) -> tuple[Row, ...]:
     """Leaves and containers of every argument."""
     target = current()

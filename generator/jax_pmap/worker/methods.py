@@ -49,6 +49,7 @@ from .examples import (
     inputs_from_callable,
     inputs_from_specs,
     plain,
+    switch,
 )
 from .following import asked_sizes, follow, for_all_sizes
 from .jaxpr.symbolic import is_exact
@@ -798,6 +799,7 @@ HANDLERS: Handlers = {
     protocol.SetReference: set_reference,
     protocol.InputsFromCallable: inputs_from_callable,
     protocol.InputsFromSpecs: inputs_from_specs,
+    protocol.Switch: switch,
     protocol.Rename: rename,
     protocol.SearchInputs: search_inputs,
     protocol.RepeatRows: repeat_rows,

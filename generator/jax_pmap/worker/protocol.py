@@ -454,6 +454,13 @@ class InputsFromSpecs(Request[Inputs]):
 
 
 @dataclass(frozen=True, slots=True)
+class Switch(Request[Inputs]):
+    """Switch modules among the arguments to another mode, by such calls: ``"model.eval()"``."""
+
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NotFound:
     """Why no inputs were found: the argument, the leaf of it, the reason and the error of the last trace."""
 
