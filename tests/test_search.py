@@ -447,6 +447,24 @@ def test_positions_and_draws_of_one_expression_are_those_of_the_share(project: P
     assert "derived for all inputs and device counts" in made.words, made.stderr
 
 
+def test_what_is_drawn_for_half_of_the_rows_is_drawn_from_one_key(project: Project) -> None:
+    code = """\
+        def f(w, x, key):
+            n = x.shape[0]
+            keep = jax.random.bernoulli(key, 0.5, (n // 2,))
+            keep = jnp.concatenate([keep, jnp.ones(n - n // 2, bool)])
+            return jnp.sum(jnp.where(keep, (x @ w) ** 2, 0)) / jnp.sum(keep)
+
+
+        def drawn(seed=0):
+            return np.ones(5, "float32"), rows(24), jax.random.key(seed)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::drawn")
+    assert "derived for all inputs and device counts" in made.words, made.stderr
+    assert "bernoulli(key, 0.5" in made.stdout and "all_gather" not in made.stdout
+
+
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:
     """Four rows that are shown are gathered rather than worked on, with all others, by every device."""
     code = """\

@@ -145,7 +145,7 @@ class Gathering:
                 for size in sizes:
                     seen = self.table.first_of(self.table.statements[size.statement], events)
                     added |= self.table.wrap_all(state, [size], seen, numbers=True)
-                    self._draw_for_all(state, size)
+                    self._draw_for_all(state, self._call_around(size))
                 if sizes and axis is not None:
                     added |= state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
         return added
@@ -188,13 +188,13 @@ class Gathering:
 
         `inside_` is what was seen in functions that are not looked into, too.
         """
-        if self._mend_sizes(state, events):
+        if self._mend_sizes(state, events, "all_gather"):
             return True
         sizes = self._sizes_of_shares(inside_) if self.own_shares else set()
         fitting = [point for point, (_, _, rows) in state.attempts.awaited.items() if rows in sizes]
         if sizes and state.fresh and not fitting and self._take_beside(state, inside_, sizes):
             return True
-        if self.take_shares(state, list(state.attempts.awaited)):
+        if self.take_shares(state, list(state.attempts.awaited)) or self._mend_sizes(state, events, "psum"):
             return True
         if self.beside and state.fresh and events and self._gather_too(state, events):
             return True
@@ -243,7 +243,7 @@ class Gathering:
         for name in self.table.descendants(expression.point):
             event = events.get(name.point)
             made = self.table.bound(name) if name.text.isidentifier() else None
-            if made is None or event is None or len(event.leaves) != 1 or share_shaped(event) is not None:
+            if made is None or event is None or len(event.leaves) != 1 or not event.leaves[0].get("whole"):
                 continue
             axes = [i for i, size in enumerate(event.leaves[0].get("shape") or ()) if size in sizes]
             found |= {made: axes[0]} if len(axes) == 1 else {}
@@ -275,31 +275,33 @@ class Gathering:
 
     def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
         """Note that an expression that is being made whole has the shape of a share without that."""
-        axis = share_shaped(events[culprit.point])
         if not self.own_shares:
             return
-        self._draw_for_all(state, culprit)
+        axis = share_shaped(events[culprit.point])
+        self._draw_for_all(state, culprit if events[culprit.point].arrays else self._call_around(culprit))
         if axis is not None:
             rows = events[culprit.point].leaves[0]["shape"][axis]
             state.attempts.awaited[culprit.point] = culprit, axis, rows
 
-    def _draw_for_all(self, state: State, culprit: Expression) -> None:
-        """Draw from one key what is drawn for the whole batch: in an expression, or by a number in a call."""
-        around: Expression | None = culprit
-        while around is not None:
-            own = [s for s in state.syncs if s.op == FOLD and inside(place(s.span), place(around.span))]
-            state.syncs = [sync for sync in state.syncs if sync not in own]
-            if own or (around is not culprit and around.is_call):
-                return
-            around = self.table.by_point.get(around.parent) if around.parent is not None else None
+    def _draw_for_all(self, state: State, drawn: Expression) -> None:
+        """Draw from one key what is drawn for the whole batch."""
+        around = place(drawn.span)
+        state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
 
-    def _mend_sizes(self, state: State, events: Sequence[Event]) -> bool:
-        """Where a statement fails beside values of the whole batch, make the sizes in it those of that.
+    def _call_around(self, number: Expression) -> Expression:
+        """The innermost call that a number is given to."""
+        call = number
+        while call.parent is not None and (call is number or not call.is_call):
+            call = self.table.by_point[call.parent]
+        return call
+
+    def _mend_sizes(self, state: State, events: Sequence[Event], op: str) -> bool:
+        """Where a statement fails beside what an `op` made whole, make the sizes in it those of all rows.
 
         Or in the statements that made what it reads: ``jnp.diag(scores, n)`` takes any ``n``, and what it
         gives does not fit.
         """
-        if not events or not any(sync.op in ("all_gather", "psum") for sync, _ in state.fresh):
+        if not events or not any(sync.op == op for sync, _ in state.fresh):
             return False
         for statement in self.table.behind(self.table.owner[events[-1].point]):
             if statement.index in state.attempts.resized:

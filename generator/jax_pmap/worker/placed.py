@@ -193,7 +193,8 @@ def events_of_some(
 def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -> list[Event]:
     """What can be said of `events`, those of a trace on shares that did not come to its end.
 
-    That is kinds of Python numbers, and of arrays along which axis they have the shape of a share.
+    That is kinds of Python numbers, and of arrays along which axis they have the shape of a share, or whether
+    they have that of the whole.
     """
     at: dict[int, list[Event]] = {}
     for event in whole:
@@ -210,8 +211,11 @@ def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -
                 kind = number_kind(left["value"], [right["value"]], [count])
                 leaves.append({**right, "shape": [], "dtype": "", "kind": kind, "number": True})
             elif "index" in left and "index" in right:
-                split = split_axis(left["shape"], right["shape"], count)
-                leaves.append({**right, **form, "kind": "unknown", "split": split})
+                split, alike = (
+                    split_axis(left["shape"], right["shape"], count),
+                    left["shape"] == right["shape"],
+                )
+                leaves.append({**right, **form, "kind": "unknown", "split": split, "whole": alike})
         if len(leaves) == len(event["leaves"]):
             out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
     return out
