@@ -55,6 +55,12 @@ CASES = {
         "x mask",
         ["psum total", "psum mean", "psum rest", "psum slope"],
     ),
+    # As without a map: one collective ahead of the loss, one behind it.
+    "weighted_ensemble": (
+        "w=f32[5,3] x=f32[24,3] weight=f32[24]>0",
+        "x weight",
+        ["psum weight.sum()", "psum loss", "psum slope"],
+    ),
     "ensemble": ("w=f32[3,5] x=f32[24,3] y=f32[24]", "x y", ["pmean error", "pmean slope"]),
     "recurrent": (
         "w=f32[] x=f32[24,3] y=f32[24]",

@@ -130,6 +130,16 @@ def one_model(w, x, y):
     return w - 0.1 * slope, error
 
 
+def weighted_ensemble(w, x, weight):
+    """A loss of each member, divided by what all rows of the batch weigh."""
+
+    def error(member):
+        return ((x @ member) ** 2 * weight).sum() / weight.sum()
+
+    loss, slope = jax.vmap(jax.value_and_grad(error))(w)
+    return w - slope, loss
+
+
 def ensemble(w, x, y):
     """Gradients are averaged, and not the weights that they changed, in a function under `vmap` too."""
     return jax.vmap(one_model, in_axes=(1, None, None), out_axes=(1, 0))(w, x, y)

@@ -199,7 +199,9 @@ class Mending:
     def _differentiates(self, point: int) -> bool:
         """Whether a call of the target takes gradients."""
         owner = self.table.owner[point]
-        return point in self.table.gradients and self.table.body_of[owner.index] is self.table.body
+        mapped = any(run.differentiated for run in self.table.runs.get(point, ()))
+        found = mapped or point in self.table.gradients
+        return found and self.table.body_of[owner.index] is self.table.body
 
     def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
         """Average the gradients that a library takes of a function which it is handed.

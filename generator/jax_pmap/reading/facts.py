@@ -60,6 +60,8 @@ class FunctionRun:
     decides: bool = False
     #: Whether the second thing it returns is stacked, and does not go into its next run.
     stacks: bool = False
+    #: Whether it is differentiated: ``jax.vmap(jax.grad(loss))(params)``.
+    differentiated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

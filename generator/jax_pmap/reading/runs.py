@@ -62,7 +62,9 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, dict
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
-            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), {}
+            mapped = _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS)
+            inner = _unwrapped(parsed, mapped, WRAPPERS | BATCHERS | GRADIENTS)
+            yield inner, {"differentiated": inner is not mapped}
 
 
 def _unwrapped(
