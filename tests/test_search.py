@@ -465,6 +465,35 @@ def test_what_is_drawn_for_half_of_the_rows_is_drawn_from_one_key(project: Proje
     assert "bernoulli(key, 0.5" in made.stdout and "all_gather" not in made.stdout
 
 
+def test_what_stands_ahead_of_another_program_is_known(project: Project) -> None:
+    """A scan over ranks is another program for other shares: what is ranked is gathered, not all rows."""
+    code = """\
+        def f(w, x):
+            time = jnp.abs(x[:, 0])
+
+            def loss(w):
+                risk = (x @ w)[jnp.argsort(-time)]
+                return jnp.mean(jax.lax.cumlogsumexp(risk) - risk)
+
+            def hard(w):
+                kept, _ = jax.lax.top_k((x @ w) ** 2, x.shape[0] // 4)
+                return kept.mean()
+
+            return w - 0.1 * jax.grad(loss)(w) - 0.1 * jax.grad(hard)(w)
+
+
+        def ranked(seed=0):
+            return np.ones(5, "float32"), rows(24)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::ranked", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    gathered = {sync["value"] for sync in document["plan"]["syncs"] if sync["op"] == "all_gather"}
+    assert gathered == {"-time", "(x @ w)", "(x @ w) ** 2"}
+
+
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:
     """Four rows that are shown are gathered rather than worked on, with all others, by every device."""
     code = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -209,6 +209,10 @@ class State:
         self.syncs.append(sync)
         self.fresh.append((sync, point))
         return True
+
+    def allow(self, syncs: Iterable[Sync]) -> None:
+        """Have collectives tried again that were of no help alone."""
+        self.blocked -= {identity(sync) for sync in syncs}
 
     def forget(self, sync: Sync) -> None:
         """Take a collective away that may be tried again."""

@@ -58,7 +58,9 @@ class Gathering:
             ]
             if self.own_shares and any(leaf["category"] == "key" for event in below for leaf in event.leaves):
                 continue  # Every device would draw the same numbers for its own rows.
-            operands = [(*each, first) for each in self._shares_below(culprit, first, sharded)]
+            sizes, measured = self.table.sizes_in(culprit, first)
+            shares = self._shares_below(culprit, first, sharded)
+            operands = [(*each, first) for each in shares if each[0].point not in measured]
             tried = state.attempts.tried.setdefault(culprit.point, 0)
             alone = self.own_shares and tried < len(operands) > 1
             if alone:
@@ -79,6 +81,9 @@ class Gathering:
                 if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
                     rows = first[culprit.point].leaves[0]["shape"][axis]
                     state.attempts.awaited[culprit.point] = culprit, axis, rows
+            if gathered and len(operands) < len(shares):
+                state.allow(self.table.sync("psum", e.text, "wrap", e.span, first[e.point]) for e in sizes)
+                self.table.wrap_all(state, sizes, first, numbers=True)
             if alone and gathered:
                 state.attempts.trial = tuple(gathered), culprit.point
                 self._rows_of_pairs(state, operands[0], events)
@@ -358,6 +363,8 @@ class Gathering:
         out: list[tuple[Expression, int]] = []
         for child in self.table.children.get(expression.point, []):
             event = events.get(child.point)
+            if event is not None and event.arrays and event.alike:
+                continue  # Made whole already, of a share.
             axis = axis_of(event) if event is not None else None
             inner = self._shares_below(child, events, axis_of)
             if axis is None or (inner and LAYOUT.search(child.text)):

@@ -142,17 +142,23 @@ class Placer(Bodies):
                 return len(bound) == 1 and bool(seen.arrays)
         return False
 
+    def sizes_in(
+        self, expression: Expression, events: Mapping[int, Event]
+    ) -> tuple[list[Expression], set[int]]:
+        """The smallest sizes of a share in an expression, and points of what is only asked for a number."""
+        below = [each for each in self.descendants(expression.point) if each.point in events]
+        numbers = [e for e in below if not events[e.point].arrays and len(events[e.point].leaves) == 1]
+        measured = {part.point for each in numbers for part in self.descendants(each.point)}
+        sizes = [each for each in numbers if events[each.point].partial(numbers=True)]
+        points = {each.point for each in sizes}
+        return [e for e in sizes if points.isdisjoint(d.point for d in self.descendants(e.point))], measured
+
     def sizes_within(self, expression: Expression, events: Sequence[Event]) -> list[Expression]:
         """The sizes of a share that an expression is made of, also by names; none where rows go into it."""
         first = self.first_of(self.statements[expression.statement], events)
-        below = [each for each in self.descendants(expression.point) if each.point in first]
-        numbers = [e for e in below if not first[e.point].arrays and len(first[e.point].leaves) == 1]
-        measured = {part.point for each in numbers for part in self.descendants(each.point)}
-        found = [each for each in numbers if first[each.point].partial(numbers=True)]
-        points = {each.point for each in found}
-        found = [e for e in found if points.isdisjoint(d.point for d in self.descendants(e.point))]
-        for name in below:
-            if name.text.isidentifier() and first[name.point].is_share and name.point not in measured:
+        found, measured = self.sizes_in(expression, first)
+        for name in (e for e in self.descendants(expression.point) if e.point in first.keys() - measured):
+            if name.text.isidentifier() and first[name.point].is_share:
                 made = self.bound(name)
                 behind = self.sizes_within(made, events) if made is not None else []
                 if not behind:

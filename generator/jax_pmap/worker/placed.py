@@ -175,9 +175,10 @@ def events_of_some(
     """`placed_events` on `count` devices and another number of them, on which the function goes the same way.
 
     `first` is the trace on a share of `count`. Where it goes another way on the first `OTHERS` of the
-    `counts`, that trace alone has to do, and its numbers count as those of the whole batch: enough to look
-    for collectives. Also whether that was so.
+    `counts`, that trace alone has to do behind the operation where they part, and its numbers count as those
+    of the whole batch: enough to look for collectives. Also whether that was so.
     """
+    parting: list[Event] | None = None
     for other in [each for each in counts if each != count][:OTHERS]:
         try:
             second = share(other)
@@ -186,8 +187,15 @@ def events_of_some(
         except Exception:  # The user's function may not take shares of that size.
             continue
         with contextlib.suppress(Apart):
-            return (*placed_events(whole, [first, second], [count, other], *question), False)
-    return (*placed_events(whole, [first], [count], *question), True)
+            events, idle, parted = placed_events(whole, [first, second], [count, other], *question)
+            if not any(parted):
+                return events, idle, False
+            if parting is None:
+                parting = [event if not lost else {} for event, lost in zip(events, parted, strict=True)]
+    events, idle, _ = placed_events(whole, [first], [count], *question)
+    if parting is not None and len(parting) == len(events):
+        events = [known or event for known, event in zip(parting, events, strict=True)]
+    return events, idle, True
 
 
 def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -> list[Event]:
@@ -231,8 +239,10 @@ def placed_events(
     minibatches: int,
     results: Sequence[int],
     parameters: bool,
-) -> tuple[list[Event], Idle]:
+) -> tuple[list[Event], Idle, list[bool]]:
     """Kinds of every leaf of every event, in the order of the trace, and `idle_collectives`.
+
+    And whether an event lies behind an operation at which the traces part, and nothing is known of it.
 
     An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape", "dtype"}]}``. A
     point that is passed a different number of times on a share than on the whole batch (a loop over rows)
@@ -304,7 +314,8 @@ def placed_events(
                 answer["tree"] = event.get("tree")
         out.append(answer)
     take_kinds(zeros, out)
-    return out, idle
+    numbers = [{leaf["index"] for leaf in row[0]["leaves"] if "index" in leaf} for row in rows]
+    return out, idle, [not walk.cut.isdisjoint(each) for each in numbers]
 
 
 def take_kinds(zeros: Sequence[tuple[int, Event]], events: Sequence[Event]) -> None:

@@ -226,7 +226,8 @@ class Interpreter:
     Args:
         terms: the table that meanings are put in; that of the reference and of the parallel program is one.
         axes: mesh axes, each with its number of devices in each trace. Without any, a reference is read.
-        supposes: whether functions outside jax are taken to work row by row: to look for collectives.
+        supposes: whether functions outside jax are taken to work row by row, and traces that are of one
+            program at first are read as far as that goes: to look for collectives.
     """
 
     def __init__(
@@ -277,6 +278,8 @@ class Interpreter:
         self.zeros: dict[int, tuple[Value, tuple[int, ...]]] = {}
         #: Marks at which a value was not the whole one on every device, in one round of a loop or another.
         self.not_whole: set[int] = set()
+        #: Those behind which the traces are other programs, where it `supposes`: nothing is known of them.
+        self.cut: set[int] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
         #: Every equation with those around it, and the values of its operands and of its results, where that
@@ -463,7 +466,9 @@ class Interpreter:
         """The values that a program makes of others; `jaxprs` is its trace for each device count."""
         pairs = [opened(jaxpr) for jaxpr in jaxprs]
         bodies = [body for body, _ in pairs]
-        if len({tuple(map(len, (b.constvars, b.invars, b.eqns, b.outvars))) for b in bodies}) > 1:
+        alike = len({len(body.eqns) for body in bodies}) == 1
+        forms = {tuple(map(len, (body.constvars, body.invars, body.outvars))) for body in bodies}
+        if len(forms) > 1 or not (alike or self.supposes):
             raise traced_apart("other operations")
         constants = [self.known(row) for row in zip(*(consts for _, consts in pairs), strict=True)]
         environment: dict[Any, Value] = {}
@@ -491,7 +496,7 @@ class Interpreter:
                 for one, twin in zip(variables[1:], twins, strict=True)
             )
 
-        for equations in zip(*(body.eqns for body in bodies), strict=True):
+        def step(equations: Sequence[Any]) -> None:
             one = equations[0]
             if any(len(e.invars) != len(one.invars) or _ranks(e) != _ranks(one) for e in equations[1:]):
                 raise traced_apart("other operations")
@@ -506,9 +511,28 @@ class Interpreter:
                 self.listed.append((self.path(one), operands, results))
             for variable, value in zip(one.outvars, results, strict=True):
                 environment[variable] = value
+
+        for at, equations in enumerate(zip(*(body.eqns for body in bodies), strict=alike)):
+            try:
+                step(equations)
+            except Apart as apart:
+                if not self.supposes:
+                    raise
+                return self._cut(first, at, str(apart))
+        if not alike:
+            return self._cut(first, min(len(body.eqns) for body in bodies), "its traces end apart")
         if not all(same(row) for row in zip(*(body.outvars for body in bodies), strict=True)):
             raise traced_apart("operations on other values")
         return [read(row) for row in zip(*(body.outvars for body in bodies), strict=True)]
+
+    def _cut(self, body: Any, at: int, why: str) -> list[Value]:
+        """The results of a body of which the traces are other programs from an equation on: lost values."""
+        for mark in equations_in(body.replace(eqns=body.eqns[at:])):
+            if primitive_name(mark) == MARK:
+                index = mark.params["index"]
+                self.marks.setdefault(index, (self.unknown(why), mark.params["mapped"]))
+                self.cut.add(index)
+        return [self.unknown(why) for _ in body.outvars]
 
     def equation(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """The results of one equation."""
