@@ -494,6 +494,25 @@ def test_what_stands_ahead_of_another_program_is_known(project: Project) -> None
     assert gathered == {"-time", "(x @ w)", "(x @ w) ** 2"}
 
 
+def test_each_device_compares_its_own_rows_with_all(project: Project) -> None:
+    """What is made for all pairs meets what a device has of them, in one expression."""
+    code = """\
+        def f(x, y):
+            scores = x @ x.T - 10 * jnp.eye(x.shape[0])
+            nearest = jax.lax.top_k(scores, 3)[1]
+            return jnp.mean(jnp.asarray(y)[nearest].sum(1) * y)
+
+
+        def labelled():
+            return rows(24), rows(24)[:, 0]
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::labelled", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    syncs = [(sync["op"], sync["value"]) for sync in json.loads(made.stdout)["plan"]["syncs"]]
+    assert ("own_share", "jnp.eye(x.shape[0])") in syncs
+
+
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:
     """Four rows that are shown are gathered rather than worked on, with all others, by every device."""
     code = """\

@@ -82,6 +82,7 @@ class Gathering:
                     rows = first[culprit.point].leaves[0]["shape"][axis]
                     state.attempts.awaited[culprit.point] = culprit, axis, rows
             if gathered and len(operands) < len(shares):
+                # Alone, that was of no help.
                 state.allow(self.table.sync("psum", e.text, "wrap", e.span, first[e.point]) for e in sizes)
                 self.table.wrap_all(state, sizes, first, numbers=True)
             if alone and gathered:
@@ -230,22 +231,39 @@ class Gathering:
         all of them; where it is bound, a device goes on with its own.
         """
         failing, first = self._failing(events)
-        found = self._of_all_rows(failing, first, sizes) if failing is not None else {}
+        if failing is None:
+            return False
+        taken = self._made_beside(failing, first)
+        found = self._of_all_rows(state, failing, first, sizes)
         while len(found) == 1:
             ((made, axis),) = found.items()
             first = self.table.first_of(self.table.statements[made.statement], events)
-            found = self._of_all_rows(made, first, sizes)
-            if len(found) != 1:
-                state.attempts.awaited.clear()
-                return state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
-        return False
+            found = self._of_all_rows(state, made, first, sizes)
+            taken = made, axis
+        if taken is None:
+            return False
+        state.attempts.awaited.clear()
+        made, axis = taken
+        return state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
+
+    def _made_beside(self, failing: Expression, events: Mapping[int, Event]) -> tuple[Expression, int] | None:
+        """A call that makes all of what an operand of what failed is a share of, and the axis."""
+        for share, axis in self._shares_below(failing, events, share_shaped):
+            shape = events[share.point].leaves[0]["shape"]
+            for other in self.table.descendants(failing.point) if share.parent == failing.point else ():
+                event = events.get(other.point)
+                whole = event is not None and len(event.leaves) == 1 and event.leaves[0].get("whole")
+                if whole and other.is_call and event is not None and event.leaves[0].get("shape") == shape:
+                    return other, axis
+        return None
 
     def _of_all_rows(
-        self, expression: Expression, events: Mapping[int, Event], sizes: Container[int]
+        self, state: State, expression: Expression, events: Mapping[int, Event], sizes: Container[int]
     ) -> dict[Expression, int]:
         """What the names in an expression are bound to that has so many rows, and the axis of these."""
         found: dict[Expression, int] = {}
-        for name in self.table.descendants(expression.point):
+        gathered = [sync.span for sync in state.syncs if sync.op == "all_gather"]
+        for name in (e for e in self.table.descendants(expression.point) if e.span not in gathered):
             event = events.get(name.point)
             made = self.table.bound(name) if name.text.isidentifier() else None
             if made is None or event is None or len(event.leaves) != 1 or not event.leaves[0].get("whole"):
