@@ -436,6 +436,26 @@ def literal(params, x):
     return jnp.mean((x @ params["w"] + params["b"]) ** 2) * len(names)
 
 
+def numbered(params, x):
+    return jnp.mean({1: x - x.mean(), 4: jnp.tanh(x)}.get(max(params), x) @ params[0])
+
+
+def taken_whole(layers, x):
+    apply = {1: lambda x, scale: (x - x.mean(0)) * scale, 2: lambda x, w, b: jnp.tanh(x * w + b)}
+    for layer in layers:
+        x = apply[len(layer)](x, *layer)
+    return jnp.mean(x**2)
+
+
+def by_type(terms, x):
+    return {tuple: jnp.max, list: jnp.mean}[type(terms)](x @ terms[0])
+
+
+def by_kind(power, w, x):
+    kinds = {float: lambda h: h * power, int: lambda h: h**power}
+    return jnp.mean(kinds.get(type(power), lambda h: h - h.mean())(x @ w) ** 2)
+
+
 def penalised(params, batch, others):
     return jnp.mean(batch["x"] @ params["w"] * batch["y"]) + sum(jnp.sum(w) for w in others)
 
@@ -455,6 +475,10 @@ def given(name):
         "without": lambda: ({"x": x, "y": 2 * x},),
         "none_in_place": lambda: ({"w": w, "scale": None}, x),
         "literal": lambda: ({"w": w, "b": w[0]}, x),
+        "numbered": lambda: ({0: w, 2: w}, x),
+        "taken_whole": lambda: ([(w, w), (w, w)], x),
+        "by_type": lambda: ([w], x),
+        "by_kind": lambda: (2.0, w, x),
         "penalised": lambda: ({"w": w}, {"x": x, "y": x[:, 0]}, [w]),
         "shrunk": lambda: ({"w": w, "b": w[0]}, x, x[:, 0], {"w": None}),
     }[name]()
@@ -463,6 +487,8 @@ def given(name):
 for each in ("taken_apart", "trained", "counted", "zipped", "without"):
     globals()["of_" + each] = lambda each=each: given(each)
 for each in ("none_in_place", "literal", "penalised", "shrunk"):
+    globals()["of_" + each] = lambda each=each: given(each)
+for each in ("numbered", "taken_whole", "by_type", "by_kind"):
     globals()["of_" + each] = lambda each=each: given(each)
 """
 
@@ -477,6 +503,9 @@ for each in ("none_in_place", "literal", "penalised", "shrunk"):
         ("without", "`sorted(batch)` is ['x', 'y']"),
         ("none_in_place", "`params` has the ranks, kinds and parts"),
         ("literal", ""),
+        ("numbered", "`sorted(params)` is [0, 2]"),
+        ("taken_whole", "`layers` has the ranks, kinds and parts"),
+        ("by_type", "`type(terms)` is list"),
         ("penalised", "`others` has the ranks, kinds and parts"),
     ],
 )
@@ -487,6 +516,12 @@ def test_names_and_numbers_of_parts_are_held_to_the_proof_where_they_decide(
     made = shared.run("gen", f"of_parts.py::{name}", "--inputs", f"of_parts.py::of_{name}", "--no-run")
     assert made.exit_code == 0, made.stderr
     assert f"the code checks that {checked}" in made.words if checked else "the code checks" not in made.words
+
+
+def test_a_number_that_is_told_by_its_type_is_held_to_that(shared: Project) -> None:
+    shared.write("of_parts.py", PARTS)
+    made = shared.run("gen", "of_parts.py::by_kind", "--inputs", "of_parts.py::of_by_kind", "--no-run")
+    assert "if (type(power), power) not in ((float, 2.0),):" in made.stdout, made.stderr
 
 
 def test_axes_are_those_of_arguments_where_one_has_no_leaves(shared: Project) -> None:

@@ -8,10 +8,10 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "
-        "where nothing can raise for the answer that the example inputs never gave. (`batch.get('mask')` may "
-        "ask for a part that the example has not: the emitted code takes no batch with more. And `mask = "
-        "batch.get('mask')` may be asked for `mask is None` ahead of every other use.) Or it looks up "
-        "by a size what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
+        "where nothing can raise for the answer that the example inputs never gave: in a function beside "
+        "the target, or of what is made of the batch. (Where the target itself asks its argument, as "
+        "`batch.get('weight', 1.0)`, the emitted code takes batches with the parts of the example alone.) Or "
+        "it looks up by a size what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
     ),
     why=(
         "A reduction that nobody saw would be left per device, or get the wrong collective. Branches and the "
@@ -26,8 +26,12 @@ DIAGNOSTIC = Diagnostic(
 import jax.numpy as jnp
 
 
+def weight_of(batch):
+    return batch.get("weight", 1.0)
+
+
 def weighted(batch):
-    return jnp.sum(batch["x"] * batch.get("weight", 1.0))
+    return jnp.sum(batch["x"] * weight_of(batch))
 
 
 def make_inputs():

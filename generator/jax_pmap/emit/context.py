@@ -948,7 +948,7 @@ class Context:
             return None
         if len(values) > 1:
             condition = f"{name} not in {tuple_source(list(values))}"
-        elif values[0] in ("None", "True", "False", "..."):
+        elif values[0] in ("None", "True", "False", "...") or name.startswith("type("):
             condition = f"{name} is not {values[0]}"
         else:
             condition = f"{name} != {values[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class AsCalled:
     changed: bool = False
     #: Leaves of 64-bit integers that the call computes with in NumPy, and how large these may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+#: What code asks for types by.
+TYPES = frozenset({"type", "isinstance", "issubclass", "singledispatch"})
 
 
 def is_compiled(target: Target) -> bool:
@@ -111,7 +116,7 @@ def as_called(
             for name in kept:
                 if name not in finder.statics:
                     finder.why[name] = why
-            if answer.parted:
+            if answer.parted or asks_for_types(target):
                 finder.typed = tuple(name for name in kept if name in numbers)
             finder.statics = tuple(name for name in finder.described if name in kept)
             answer, changed = after, True
@@ -122,6 +127,12 @@ def as_called(
             raise  # It names what changes, and where.
         raise RefusalError(or_changing(session, target, error.refusal, finder.statics)) from None
     return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
+
+
+def asks_for_types(target: Target) -> bool:
+    """Whether code in the target's file asks for types: then 2 is another number than 2.0."""
+    names = (node.id for node in ast.walk(target.parsed.tree) if isinstance(node, ast.Name))
+    return not TYPES.isdisjoint(names)
 
 
 def differs(answer: CallComparison, numbers: Any) -> bool:

@@ -728,6 +728,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         ),
         made=roles.rows,
         multiple_of=found.minibatches,
+        forms=found.forms,
         minibatches=found.minibatches,
         settings=loaded.settings,
         source_hash=function_text(target.parsed).digest,

@@ -18,8 +18,11 @@ from jax_pmap.model import refused
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.scopes import root_name
+from jax_pmap.worker.protocol import FixedForm
 
 Function = ast.FunctionDef | ast.Lambda
+#: ``batch.get('mask')``, with a default or without.
+ASKS = re.compile(r"(\w+)\.get\('\w+'[,)]")
 #: Attributes every array has.
 OF_ARRAYS = ("dtype", "ndim", "shape", "size")
 
@@ -29,18 +32,19 @@ def check_structure(
     roles: Roles,
     described: Sequence[Described],
     guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False,
-) -> None:
+) -> tuple[FixedForm, ...]:
     """Refuse what asks for the parts of a split argument unseen, or chooses by a size what is called.
 
     `described` are the example arguments; `guards` tells of a function in a file whether what no input
-    reached in it raises.
+    reached in it raises. The answer is what the emitted code has to check of their parts.
 
     Raises:
         RefusalError: JP058, at the first such place.
     """
     definition = target.parsed.definition
     if isinstance(definition, ast.AsyncFunctionDef):
-        return
+        return ()
+    forms = dict[FixedForm, None]()
     at_top = {node.name: node for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef)}
     nested = {node.name: node for node in ast.walk(definition) if isinstance(node, ast.FunctionDef)}
     known: dict[str, ast.FunctionDef] = {**at_top, **nested}
@@ -73,6 +77,10 @@ def check_structure(
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
             if own and (stays_absent(node, definition, described, roles) or is_told(node, definition)):
                 continue
+            parts = held_parts(node, definition, described) if own else None
+            if parts is not None:
+                forms[parts] = None
+                continue
             raise refused(
                 "JP058",
                 f"`{target.parsed.segment(node)}` may turn out otherwise for another `{name}`, and what the "
@@ -81,6 +89,7 @@ def check_structure(
                 "unseen branch then raises",
                 target.parsed.span(node),
             )
+    return tuple(forms)
 
 
 def enter(
@@ -197,16 +206,33 @@ def stays_absent(
     if asks is None:
         return False
     name, key = asks.groups()
+    leaves = [leaf for argument in described if argument["name"] == name for leaf in argument["leaves"]]
+    split = len(roles.axes.get(name, {})) == len(leaves) > 0
+    absent = not any(f"{name}[{key}]" in leaf["path"] for leaf in leaves)
+    return split and absent and is_bound_once(name, definition)
+
+
+def held_parts(
+    node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described]
+) -> FixedForm | None:
+    """The parts of a batch that ``batch.get("weight", 1.0)`` asks for one of them: they are checked."""
+    asks = re.match(ASKS, ast.unparse(node))
+    name = asks[1] if asks is not None else ""
+    tree = next((argument["tree"] for argument in described if argument["name"] == name), None)
+    if not isinstance(tree, dict) or tree["kind"] != "dict" or not is_bound_once(name, definition):
+        return None
+    return FixedForm(name, f"sorted({name})", value=f"[{', '.join(tree['keys'])}]")
+
+
+def is_bound_once(name: str, definition: ast.FunctionDef) -> bool:
+    """Whether a parameter is the argument wherever it is read."""
     bound = [
         each
         for each in ast.walk(definition)
         if (isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load))
         or (isinstance(each, ast.arg) and each.arg == name)
     ]
-    leaves = [leaf for argument in described if argument["name"] == name for leaf in argument["leaves"]]
-    split = len(roles.axes.get(name, {})) == len(leaves) > 0
-    # Bound as the parameter alone, it is the argument wherever it is read.
-    return split and len(bound) == 1 and not any(f"{name}[{key}]" in leaf["path"] for leaf in leaves)
+    return len(bound) == 1
 
 
 def is_told(node: ast.expr, definition: ast.FunctionDef) -> bool:

@@ -41,7 +41,7 @@ from jax_pmap.planning.written import own_sizes, with_positions
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Problem
+from jax_pmap.worker.protocol import FixedForm, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Confirmed:
     listings: tuple[Listing, ...]
     #: Of how many groups of rows each device has its part; see `Plan.minibatches`.
     minibatches: int = 1
+    #: What the emitted code has to check of the parts of arguments.
+    forms: tuple[FixedForm, ...] = ()
 
 
 def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> Refusal | Confirmed:
@@ -151,8 +153,8 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         base = other if not isinstance(other, Refusal) else base
     if isinstance(base, Refusal):
         return base
-    if request.backend is not Backend.JIT:
-        check_structure(target, roles, loaded.described, observer.watch.guards)
+    explicit = request.backend is not Backend.JIT
+    forms = check_structure(target, roles, loaded.described, observer.watch.guards) if explicit else ()
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
     syncs = at_work(observer, roles, count, found.syncs, found.observations)
     syncs = minimal(observer, roles, count, syncs, target)
@@ -190,7 +192,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     # The placements are those with the final collectives, where these are not the ones first found.
     settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)
     listed = listings(observer, (base if isinstance(settled, Refusal) else settled).events)
-    return Confirmed(final, found.variants, found.values, found.reached, listed, roles.minibatches)
+    return Confirmed(final, found.variants, found.values, found.reached, listed, roles.minibatches, forms)
 
 
 def _observed(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> Observation | Refusal:

@@ -49,6 +49,8 @@ ASKING = frozenset(
 LONGEST_WORD = 32
 #: How many layers more than given are many: code may have a table of as many.
 MORE_LAYERS = 8
+#: Names by which code asks for the type of what it is given.
+TYPES = frozenset({"type", "isinstance", "issubclass", "__class__", "singledispatch"})
 #: Names by which code asks how many bits numbers have, and floats of few bits.
 PRECISE = frozenset({"dtype", "finfo", "itemsize", "nbytes", "result_type", "promote_types"})
 NARROW = ("bfloat16", "float16")
@@ -114,6 +116,9 @@ def others(
     if sources:
         yield from forms.fewer()
         yield from forms.nothing()
+        yield from forms.shortened()
+        yield from forms.retyped() if _names_in(sources) & TYPES else ()
+    yield from forms.numbered_keys()
     read = forms.read_names(fails) if sources else []
     yield from ((each,) for each in read)
     words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in _names_in(sources) else ())]
@@ -293,6 +298,36 @@ class _Forms:
                 packed = [Packed({**self.values, name: tree.unflatten(each)}, self.statics) for each in made]
                 said = f"`{name}` with {'a part for None' if leaf is None else 'None for a part'}"
                 yield tuple(self._made(each, said, (FixedForm(name, name),)) for each in packed)
+
+    def shortened(self) -> Iterator[tuple[Other, ...]]:
+        """A layer that has a part less than those beside it, as in ``APPLY[len(layer)](*layer)``."""
+        for name in self.whole:
+            ways = [_each_container(self.values[name], _shortened(first)) for first in (False, True)]
+            if jax.tree.structure(ways[0]) == jax.tree.structure(self.values[name]):
+                continue
+            said = f"`{name}` with a part that is shorter than others"
+            packed = [Packed({**self.values, name: way}, self.statics) for way in ways]
+            yield tuple(self._made(each, said, (FixedForm(name, name),)) for each in packed)
+
+    def retyped(self) -> Iterator[tuple[Other, ...]]:
+        """Lists for tuples and tuples for lists, as in ``{tuple: jnp.max, list: jnp.mean}[type(terms)]``."""
+        for name in self.whole:
+            given = tuple(
+                FixedForm(name, f"type({path})", value=kind.__name__)
+                for path, kind in _lists_and_tuples(self.values[name], name)
+            )
+            if given:
+                packed = Packed({**self.values, name: _retyped(self.values[name])}, self.statics)
+                yield (self._made(packed, f"`{name}` of tuples for lists", given),)
+
+    def numbered_keys(self) -> Iterator[tuple[Other, ...]]:
+        """Dicts whose keys are numbers: which they are may decide anything, and other ones are not tried."""
+        for name in self.whole:
+            for path, table in _all_parts(self.values[name], name):
+                if type(table) is dict and table and all(type(key) is int for key in table):
+                    said = f"`{path}` with other numbers in it"
+                    made = self._made(self.packed, said, _keys_as_given(name, path, table))
+                    yield (replace(made, settles=True),)
 
     def fewer(self) -> Iterator[tuple[Other, ...]]:
         """A batch without one of its parts."""
@@ -525,7 +560,7 @@ def _names_in(sources: Sequence[Any]) -> set[str]:
     return {name for code in codes_of for name in code.co_names}
 
 
-def _keys_as_given(name: str, path: str, table: dict[str, Any]) -> tuple[FixedForm, ...]:
+def _keys_as_given(name: str, path: str, table: Mapping[Any, Any]) -> tuple[FixedForm, ...]:
     return (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
 
 
@@ -657,6 +692,38 @@ def _of_length(value: Any, length: int, other: int) -> Any:
 
     made = _each_container(value, cut)
     return made if exchanged else value
+
+
+def _shortened(first: bool) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Gives layers the last of which is without its first part, or its last one, if it has several."""
+    kept = slice(1, None) if first else slice(-1)
+
+    def shortened(layers: Sequence[Any]) -> Sequence[Any]:
+        last = layers[-1]
+        if type(last) not in (list, tuple, dict) or len(last) < 2:
+            return layers
+        return [*layers[:-1], dict([*last.items()][kept]) if type(last) is dict else last[kept]]
+
+    return shortened
+
+
+def _all_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A value and what the containers in it hold, with paths."""
+    yield path, value
+    for inner, part in parts(value, path) if isinstance(value, (dict, list, tuple)) else ():
+        yield from _all_parts(part, inner)
+
+
+def _lists_and_tuples(value: Any, path: str) -> Iterator[tuple[str, type]]:
+    """The plain lists and tuples in a value."""
+    return ((where, type(part)) for where, part in _all_parts(value, path) if type(part) in (list, tuple))
+
+
+def _retyped(value: Any) -> Any:
+    """A value with lists for its tuples, and tuples for its lists."""
+    if type(value) in (list, tuple):
+        return (tuple if type(value) is list else list)(map(_retyped, value))
+    return {key: _retyped(part) for key, part in value.items()} if type(value) is dict else value
 
 
 def _each_container(value: Any, change: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
