@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jax_pmap.emit.ops import DIVIDE, ON_DEVICE, OWN_SHARE
+from jax_pmap.emit.ops import DIVIDE, FOLD, ON_DEVICE, OWN_SHARE
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened, unreadable, way_out
@@ -34,10 +34,14 @@ def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
     """Whether so much is gathered that every device does what one would: no parallel version."""
     share = observation.share or 0.0
     gathers = [sync for sync in observation.syncs if sync.op == "all_gather"]
-    if not all(is_argument(sync.value, facts) for sync in gathers):
+    # Numbers that are drawn for all rows may as well be drawn by every device.
+    keys = [place(sync.span) for sync in observation.syncs if sync.op == FOLD]
+    made = [sync for sync in gathers if not any(inside(key, place(sync.span)) for key in keys)]
+    if not all(is_argument(sync.value, facts) for sync in made):
         return share > NEARLY_ALL
     split = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
-    return share > (MOST_OF_IT if split or len(gathers) < len(observation.syncs) else HALF)
+    others = any(sync.op not in ("all_gather", FOLD) for sync in observation.syncs)
+    return share > (MOST_OF_IT if split or others else HALF)
 
 
 def gathered_in_vain(body: Body, observation: Observation) -> Refusal:

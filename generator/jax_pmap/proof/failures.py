@@ -41,6 +41,8 @@ def failure(check: protocol.Check, found: protocol.Failure, span: Span) -> Refus
         hint = "Take --donate out, or donate other arguments; please report it with the function"
     elif found.what in ("draws", "keys"):
         reason = f"the emitted code uses its random keys wrongly {where}: {found.why}"
+        if found.what == "keys":
+            hint = "Draw each set of numbers with a key of its own: `rows, shared = jax.random.split(key)`"
     elif found.what == "mesh":
         reason = f"{output} does not lie on the mesh as planned {where}: {found.why}"
     elif found.what == "shares":

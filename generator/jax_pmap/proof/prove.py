@@ -312,7 +312,8 @@ class _Proof:
             if unmapped is not None:
                 return RefusalError(unmapped)
         refusal = failure(check, found, target.facts.span)
-        return RefusalError(disagreeing(refusal) if derived.complete else refusal)
+        # Which keys are one is not derived.
+        return RefusalError(disagreeing(refusal) if derived.complete and found.what != "keys" else refusal)
 
     def evidence(self, derived: Sequence[_Derived], answers: Sequence[protocol.Checks | None]) -> Evidence:
         """Both witnesses, as evidence."""
