@@ -56,10 +56,10 @@ def shapes():
     [
         # As it is called, for all sizes of the batch, and on a share of any size in three rounds.
         pytest.param(["plan", "train.py::step", "--inputs", "train.py::inputs"], 5, id="rounds"),
-        # Nine sizes, one row and another width of the weights, each once, and the code that refuses one row
-        # derived once.
+        # Nine sizes, one row, another width of the weights and other parts of them, each once, and the code
+        # that refuses one row derived once.
         pytest.param(
-            ["gen", "train.py::squeezed", "--inputs", "train.py::shapes", "--no-run"], 42, id="few rows"
+            ["gen", "train.py::squeezed", "--inputs", "train.py::shapes", "--no-run"], 50, id="few rows"
         ),
         # Of two searches with the same first rounds these are traced once, and the whole batch for all three.
         pytest.param(["plan", "train.py::in_thirds", "--inputs", "train.py::inputs"], 40, id="minibatches"),
