@@ -175,9 +175,10 @@ class Placer(Bodies):
         for scope in self._scopes_around(reader):
             bound = [s for s in self.statements.values() if s.scope == scope and name.text in dict(s.names)]
             if scope == reader.scope:
+                # Always further ahead: who asks again comes to an end.
                 where = place(reader.span)
                 ahead = [s for s in bound if s.block in reader.blocks and place(s.span) < where]
-                bound = sorted(ahead, key=lambda s: place(s.span))[-1:] or bound
+                bound = sorted(ahead, key=lambda s: place(s.span))[-1:]
             if bound or name.text in self.scopes[scope].parameters:
                 made = bound[0] if len(bound) == 1 and len(bound[0].names) == 1 else None
                 return self.by_point.get(made.value or 0) if made is not None else None
