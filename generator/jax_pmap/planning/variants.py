@@ -13,7 +13,7 @@ from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
-from jax_pmap.planning.benefit import MOST_IN_SHARES, in_vain, is_gathered
+from jax_pmap.planning.benefit import MOST_IN_SHARES, in_vain
 from jax_pmap.planning.callables import (
     constant_paths,
     constant_source,
@@ -156,7 +156,6 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     explicit = request.backend is not Backend.JIT
     forms = check_structure(target, roles, loaded.described, observer.watch.guards) if explicit else ()
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
-    base = found.observations[0]
     syncs = at_work(observer, roles, count, found.syncs, found.observations)
     syncs = minimal(observer, roles, count, syncs, target)
     if (direct := without_detours(observer, roles, count, syncs)) is not None:
@@ -255,9 +254,6 @@ def _observe_others(
                 raise
             continue  # It takes the size that was told, and not the multiple of the devices next to it.
         if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):
-            if is_gathered(outcome) and not is_gathered(observations[0]):
-                # What is only needed for other sizes is work for these, too.
-                observations[0] = dataclasses.replace(base, share=outcome.share, work=outcome.work)
             syncs = outcome.syncs
     observer.rows = None
     variants: list[dict[str, str]] = [{}]
