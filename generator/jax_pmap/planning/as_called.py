@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
+from jax_pmap.syntax.scopes import names_in
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import CallComparison, Problem
+from jax_pmap.worker.protocol import ASKS_FOR_TYPES, CallComparison, Problem
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.
@@ -40,10 +40,6 @@ class AsCalled:
     changed: bool = False
     #: Leaves of 64-bit integers that the call computes with in NumPy, and how large these may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-#: What code asks for types by.
-TYPES = frozenset({"type", "isinstance", "issubclass", "singledispatch"})
 
 
 def is_compiled(target: Target) -> bool:
@@ -131,8 +127,7 @@ def as_called(
 
 def asks_for_types(target: Target) -> bool:
     """Whether code in the target's file asks for types: then 2 is another number than 2.0."""
-    names = (node.id for node in ast.walk(target.parsed.tree) if isinstance(node, ast.Name))
-    return not TYPES.isdisjoint(names)
+    return not ASKS_FOR_TYPES.isdisjoint(names_in(target.parsed.tree))
 
 
 def differs(answer: CallComparison, numbers: Any) -> bool:

@@ -132,8 +132,9 @@ class Decider:
         assert raised is not None
         watched = [event for event in every if event.point in watch.tests]
         passed = [event for event in every if event.point in owner and event.point not in watch.tests]
-        inside = [Event(data) for data in answer.events if data["point"] in owner.keys() - watch.tests.keys()]
-        if self.gathering.go_on(state, passed, inside):
+        points = owner.keys() - watch.tests.keys()
+        all_seen = [Event(data) for data in answer.events if data["point"] in points]
+        if self.gathering.go_on(state, passed, all_seen):
             return None
         if state.fresh:
             self._retreat(state, raised.type == "NotImplementedError")
@@ -452,8 +453,8 @@ class Decider:
                 for each in known
                 if first[each.point].whole_op(numbers=False) in EXTREMES or place(each.span) in constant
             ]
-            inside_ = {each.point for each in extreme}
-            made = [e for e in extreme if not inside_ & {b.point for b in self.table.descendants(e.point)}]
+            points = {each.point for each in extreme}
+            made = [e for e in extreme if points.isdisjoint(b.point for b in self.table.descendants(e.point))]
             added |= self.gathering.gather(state, made, first, events)
         for sync in constant.values() if added else ():
             state.take_back(sync)

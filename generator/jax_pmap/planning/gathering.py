@@ -189,16 +189,16 @@ class Gathering:
         state.attempts.resized.clear()
         return True
 
-    def go_on(self, state: State, events: Sequence[Event], inside_: Sequence[Event]) -> bool:
+    def go_on(self, state: State, events: Sequence[Event], all_seen: Sequence[Event]) -> bool:
         """Change something where the function fails beside gathered values; False when that is no help.
 
-        `inside_` is what was seen in functions that are not looked into, too.
+        `all_seen` is what was seen in functions that are not looked into, too.
         """
         if self._mend_sizes(state, events, "all_gather"):
             return True
-        sizes = self._sizes_of_shares(inside_) if self.own_shares else set()
+        sizes = self._sizes_of_shares(all_seen) if self.own_shares else set()
         fitting = [point for point, (_, _, rows) in state.attempts.awaited.items() if rows in sizes]
-        if sizes and state.fresh and not fitting and self._take_beside(state, inside_, sizes):
+        if sizes and state.fresh and not fitting and self._take_beside(state, all_seen, sizes):
             return True
         if self.take_shares(state, list(state.attempts.awaited)) or self._mend_sizes(state, events, "psum"):
             return True

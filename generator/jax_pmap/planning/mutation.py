@@ -9,7 +9,7 @@ from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.syntax.scopes import root_name
+from jax_pmap.syntax.scopes import names_in, root_name
 from jax_pmap.worker.protocol import Mutated
 
 #: Methods that change a dict or a list.
@@ -61,31 +61,21 @@ def switches_ahead(target: Target, loaded: Loaded) -> tuple[str, ...]:
     """
     found = []
     for name in (row["name"] for row in loaded.described if row["modes"]):
-        mentioned = [
-            statement
-            for statement in target.parsed.definition.body
-            if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
-        ]
-        call = _switch_in(mentioned[0], name) if mentioned else None
-        if call is not None and all(isinstance(each, ast.Constant) for each in _given(call)):
-            found.append(target.parsed.segment(call))
-    return tuple(found)
+        first = next((each for each in target.parsed.definition.body if name in names_in(each)), None)
+        call = _switch_in(first, name)
+        given = [*call.args, *(keyword.value for keyword in call.keywords)] if call is not None else []
+        if call is not None and all(isinstance(each, ast.Constant) for each in given):
+            found.append(call)
+    # In the order of the source: a module may be a part of another one.
+    return tuple(target.parsed.segment(call) for call in sorted(found, key=lambda call: call.lineno))
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
-
-
-def _switch_in(node: ast.AST, name: str) -> ast.Call | None:
+def _switch_in(node: ast.AST | None, name: str) -> ast.Call | None:
     """The call of a statement that sets the mode of an argument, as ``model.eval()``, or None."""
     call = node.value if isinstance(node, ast.Expr) else None
-    is_switch = (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in MODES
-        and root_name(call.func) == name
-    )
-    return call if is_switch and isinstance(call, ast.Call) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    return call if call.func.attr in MODES and root_name(call.func) == name else None
 
 
 def _switch_of_mode(target: Target, name: str) -> ast.Call | None:

@@ -216,7 +216,7 @@ def held_parts(
     node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described]
 ) -> FixedForm | None:
     """The parts of a batch that ``batch.get("weight", 1.0)`` asks for one of them: they are checked."""
-    asks = re.match(ASKS, ast.unparse(node))
+    asks = ASKS.match(ast.unparse(node))
     name = asks[1] if asks is not None else ""
     tree = next((argument["tree"] for argument in described if argument["name"] == name), None)
     if not isinstance(tree, dict) or tree["kind"] != "dict" or not is_bound_once(name, definition):

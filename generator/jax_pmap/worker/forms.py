@@ -27,7 +27,7 @@ from .jaxpr.symbolic import rows
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
 from .neighbours import INSTALLED
-from .protocol import FixedForm
+from .protocol import ASKS_FOR_TYPES, FixedForm
 from .telling import TABLES, values_in
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
@@ -49,8 +49,6 @@ ASKING = frozenset(
 LONGEST_WORD = 32
 #: How many layers more than given are many: code may have a table of as many.
 MORE_LAYERS = 8
-#: Names by which code asks for the type of what it is given.
-TYPES = frozenset({"type", "isinstance", "issubclass", "__class__", "singledispatch"})
 #: Names by which code asks how many bits numbers have, and floats of few bits.
 PRECISE = frozenset({"dtype", "finfo", "itemsize", "nbytes", "result_type", "promote_types"})
 NARROW = ("bfloat16", "float16")
@@ -117,7 +115,7 @@ def others(
         yield from forms.fewer()
         yield from forms.nothing()
         yield from forms.shortened()
-        yield from forms.retyped() if _names_in(sources) & TYPES else ()
+        yield from forms.retyped() if _names_in(sources) & ASKS_FOR_TYPES else ()
     yield from forms.numbered_keys()
     read = forms.read_names(fails) if sources else []
     yield from ((each,) for each in read)
@@ -287,13 +285,13 @@ class _Forms:
     def nothing(self) -> Iterator[tuple[Other, ...]]:
         """None in the place of a part that is whole on every device, and an array in the place of None."""
         widths = sorted({shape[-1] for shape in self.shapes if shape})
-        parts = [jnp.ones(shape, np.float32) for shape in ((), *((each,) for each in widths[:MOST_WIDTHS]))]
+        arrays = [jnp.ones(shape, np.float32) for shape in ((), *((each,) for each in widths[:MOST_WIDTHS]))]
         for name in self.whole:
             leaves, tree = jax.tree.flatten(self.values[name], is_leaf=lambda each: each is None)
             if len(leaves) < 2 or len(leaves) > MOST_LEAVES:
                 continue  # An argument that is None alone is held to that.
             for at, leaf in enumerate(leaves):
-                ways = parts if leaf is None else [None]
+                ways = arrays if leaf is None else [None]
                 made = ([*leaves[:at], way, *leaves[at + 1 :]] for way in ways)
                 packed = [Packed({**self.values, name: tree.unflatten(each)}, self.statics) for each in made]
                 said = f"`{name}` with {'a part for None' if leaf is None else 'None for a part'}"
@@ -348,10 +346,10 @@ class _Forms:
     def _without(self, name: str, key: Any, gone: range, given: FixedForm) -> Other:
         """The inputs without the part of an argument at `key`, whose leaves are `gone`."""
         value = self.values[name]
-        rest: Any = (
-            {each: part for each, part in value.items() if each != key} if type(value) is dict else None
-        )
-        if rest is None:
+        rest: Any
+        if type(value) is dict:
+            rest = {each: part for each, part in value.items() if each != key}
+        else:
             rest = type(value)((*value[:key], *value[key + 1 :]))
         left = {
             i - len(gone) * (i >= gone.stop): axis for i, axis in self.all_axes[name].items() if i not in gone
@@ -566,10 +564,8 @@ def _keys_as_given(name: str, path: str, table: Mapping[Any, Any]) -> tuple[Fixe
 
 def _dicts(value: Any, path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The dicts with names for keys in a value, whatever holds them: the argument, the path, and the dict."""
-    inner: list[tuple[Any, dict[str, Any]]] = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_named)[
-        0
-    ]
-    for steps, found in inner:
+    found_at, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_named)
+    for steps, found in found_at:
         where = f"{path}{jax.tree_util.keystr(steps)}"
         # What holds a part of another kind may not say by which name it is read.
         if _is_named(found) and "<" not in where:

@@ -219,11 +219,9 @@ def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -
                 kind = number_kind(left["value"], [right["value"]], [count])
                 leaves.append({**right, "shape": [], "dtype": "", "kind": kind, "number": True})
             elif "index" in left and "index" in right:
-                split, alike = (
-                    split_axis(left["shape"], right["shape"], count),
-                    left["shape"] == right["shape"],
-                )
-                leaves.append({**right, **form, "kind": "unknown", "split": split, "whole": alike})
+                shapes = left["shape"], right["shape"]
+                known = {"split": split_axis(*shapes, count), "whole": shapes[0] == shapes[1]}
+                leaves.append({**right, **form, "kind": "unknown", **known})
         if len(leaves) == len(event["leaves"]):
             out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
     return out

@@ -807,6 +807,8 @@ class Tapped:
     around: Around
 
 
+#: Names by which code asks for the type of what it is given.
+ASKS_FOR_TYPES = frozenset({"type", "isinstance", "issubclass", "__class__", "singledispatch"})
 #: Parameters under which functions of libraries take the name of a mapped axis, to synchronise over it.
 AXIS_ARGUMENTS = ("axis_name", "pmap_axis_name", "cross_replica_axis")
 
