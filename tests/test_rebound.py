@@ -386,6 +386,7 @@ def main():
     for epoch in range(3):
         made(x), apart(x), kept.step(x)
         options["rate"] /= 2
+    print((lambda: options)())
 
 
 main()
@@ -588,3 +589,172 @@ def test_lines_are_those_of_the_text_that_is_loaded(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
     found = shared.run("check", "long.py")
     assert found.exit_code == 0, found.stdout
+
+
+IN_EFFECT = """
+import collections
+import heapq
+
+import jax.numpy as jnp
+import numpy as np
+
+ROTATED = collections.deque([0.1, 0.2])
+SORTED = [0.2, 0.1]
+SCALED = np.ones(3, np.float32)
+ADDED = np.ones(3, np.float32)
+HEAP = [0.1, 0.2]
+GIVEN = {"rate": 0.1}
+NAMED = {"rate": 0.1}
+SHOWN = {"rate": 0.1}
+
+
+def halve(options):
+    options["rate"] *= 0.5
+
+
+def decay(epoch, options):
+    if epoch:
+        halve(options)
+
+
+def show(options, written=[]):
+    written.append(options["rate"])
+    print(sorted(options), options)
+
+
+def train():
+    ROTATED.rotate(1)
+    SORTED.sort()
+    np.multiply(SCALED, 0.5, out=SCALED)
+    np.add.at(ADDED, 0, 1)
+    heapq.heapify(HEAP)
+    decay(1, GIVEN)
+    decay(1, options=NAMED)
+    show(SHOWN)
+
+
+def rotated(x):
+    return ROTATED[0] * jnp.mean(x)
+
+
+def in_order(x):
+    return SORTED[0] * jnp.mean(x)
+
+
+def scaled(x):
+    return jnp.mean(x * SCALED)
+
+
+def added(x):
+    return jnp.mean(x * ADDED)
+
+
+def heaped(x):
+    return HEAP[0] * jnp.mean(x)
+
+
+def given(x):
+    return GIVEN["rate"] * jnp.mean(x)
+
+
+def named(x):
+    return NAMED["rate"] * jnp.mean(x)
+
+
+def shown(x):
+    return SHOWN["rate"] * jnp.mean(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("rotated", 32),
+        ("in_order", 33),
+        ("scaled", 34),
+        ("added", 35),
+        ("heaped", 36),
+        ("given", 37),
+        ("named", 38),
+        ("shown", 0),
+    ],
+)
+def test_what_is_called_for_what_it_does_changes_what_it_is_given(
+    shared: Project, name: str, line: int
+) -> None:
+    """A method of a container whose result nobody takes, ``out=``, and functions that change a parameter."""
+    shared.write("in_effect.py", IN_EFFECT)
+    args = ("gen", f"in_effect.py::{name}", "--arg", "x=f32[24,3]", "--no-run")
+    if line:
+        shared.refused("JP062", *args, says=[f"anew, which line {line} changes"], exit_code=1)
+    else:
+        made = shared.run(*args)
+        assert made.exit_code == 0, made.stderr
+
+
+IN_MAIN = """
+import jax.numpy as jnp
+
+
+class Options:
+    def __init__(self):
+        self.rate, self.scale = 0.1, 1.0
+
+    def decay(self):
+        self.rate *= 0.5
+
+
+def halve(options):
+    options["rate"] *= 0.5
+
+
+def main():
+    scales, options, other, given = [1.0], Options(), {"rate": 0.1}, {"rate": 0.1}
+    scales.append(2.0)
+    options.scale = 2.0
+    weights = [0.5]
+
+    def appended(x):
+        return scales[-1] * jnp.mean(x)
+
+    def of_object(x):
+        return options.rate * jnp.mean(x)
+
+    def by_another_name(x):
+        return other["rate"] * jnp.mean(x)
+
+    def handed(x):
+        return given["rate"] * jnp.mean(x)
+
+    def settled(x):
+        return options.scale * weights[0] * jnp.mean(x)
+
+    weights.append(0.25)
+    for epoch in range(3):
+        x = jnp.ones((24, 3))
+        appended(x), of_object(x), by_another_name(x), handed(x), settled(x)
+        scales.append(scales[-1] / 2)
+        options.decay()
+        same = other
+        same["rate"] /= 2
+        halve(given)
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("appended", 41), ("of_object", 9), ("by_another_name", 44), ("handed", 45), ("settled", 0)],
+)
+def test_what_main_changes_of_its_own_after_the_first_call_is_refused(
+    shared: Project, name: str, line: int
+) -> None:
+    shared.write("in_main.py", IN_MAIN)
+    args = ("gen", f"in_main.py::main.{name}", "--run", "python in_main.py", "--in-place", "--diff")
+    if line:
+        shared.refused("JP062", *args, says=[f"anew, which line {line} changes"], exit_code=1)
+    else:
+        made = shared.run(*args)
+        assert made.exit_code == 0, made.stderr

@@ -143,7 +143,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
         later=changed_later(
             traced.watch,
             target.module,
-            target.fn.__name__,
+            target.call.raw if target.call is not None else target.fn,
             request.left_out,
             [called[name] for name in statics if name in called],
         ),

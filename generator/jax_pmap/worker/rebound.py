@@ -8,10 +8,14 @@ import ast
 import inspect
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from .functions import enclosed, unwrapped
 from .load import text_of
 from .protocol import Later, Site
 from .type_tests import Watch, is_users, is_users_object, line_at
@@ -22,8 +26,18 @@ MAKING = frozenset({"__init__", "__post_init__", "__new__", "setup"})
 MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "insert", "remove", "update"})
 #: Those of them that are called for what they return, too.
 TAKERS = frozenset({"pop", "popitem", "setdefault"})
-#: Functions that change what is in their first argument.
-FILLERS = frozenset({"copyto", "fill_diagonal", "heappush", "insort", "place", "put", "putmask", "shuffle"})
+#: What has no method to call for anything but what it returns, or for a change of what is in it.
+CONTAINERS = (dict, list, set, bytearray, deque, np.ndarray)
+#: But for these, which write it to a file.
+WRITERS = frozenset({"dump", "tofile"})
+#: Functions that change what is in their first argument; `at` is that of `np.add.at`.
+FILLERS = frozenset(
+    {
+        *("at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask", "shuffle"),
+        *("heapify", "heappop", "heappush", "heappushpop", "heapreplace"),
+        *("insort", "insort_left", "insort_right"),
+    }
+)
 #: What nothing can be changed in.
 FIXED = (bool, int, float, complex, str, bytes, tuple, frozenset, types.FunctionType, type(None))
 _NOTHING = object()
@@ -31,6 +45,16 @@ _NOTHING = object()
 LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter in whose value its function changes something: its place in a call, and its name."""
+
+    index: int
+    name: str
+    #: Whether that depends on what the value is.
+    in_doubt: bool
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,10 @@ class Scope:
     making: bool = False
     #: The outermost function around it.
     function: str = ""
+    #: The function's own variables that functions in it use.
+    cells: frozenset[str] = frozenset()
+    #: The user's functions that change what they are given.
+    changers: Mapping[str, Collection[Parameter]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +88,13 @@ class Use:
     changes: bool
     #: Whether something in it changes, and not itself: ``root.a[0] = …``, ``root.a.append(…)``.
     inside: bool = False
+    #: Whether it does so only if it is a container: ``root.a.rotate()``.
+    in_doubt: bool = False
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether the function that a variable belongs to changes something in it."""
+        return self.is_free and self.root.rpartition(LOCALS)[2] in self.scope.cells
 
     @property
     def is_global(self) -> bool:
@@ -101,6 +136,15 @@ class Mention:
     name: str
 
 
+@dataclass(frozen=True)
+class Spaces:
+    """What names stand for, by file."""
+
+    modules: dict[str, dict[str, Any]]
+    #: What the target has from functions around, as ``F.<locals>.name``.
+    enclosed: dict[str, dict[str, Any]]
+
+
 #: What holds a value, by its id (a module's namespace, an object), and the name it has there; ``""`` for all
 #: that is in an object.
 Place = tuple[int, str]
@@ -109,27 +153,37 @@ Place = tuple[int, str]
 def changed_later(
     watch: Watch,
     target: types.ModuleType,
-    name: str,
+    function: Callable[..., Any],
     left_out: Collection[str] = (),
     constants: Iterable[Any] = (),
 ) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
     What a module does when it is imported is not later; what its functions do is, and its loops in which the
-    target, called `name`, stands. Functions that nothing names but the module that calls them as it is
+    target, `function`, stands. Functions that nothing names but the module that calls them as it is
     imported, as a decorator that fills a table, are done by then, but for what they do after they call the
-    target. What is read in functions that are `left_out` of the emitted code does not count: decorators, by
-    the names that the target's module has for them. Arguments that are `constants` of the emitted code, as
-    the object of a method is, are kept with what they hold.
+    target; so is the function in which the target is defined. What is read in functions that are `left_out`
+    of the emitted code does not count: decorators, by the names that the target's module has for them.
+    Arguments that are `constants` of the emitted code, as the object of a method is, are kept with what they
+    hold.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
-    spaces = {
+    modules = {
         path: vars(module)
         for module, path in loaded
         if isinstance(module, types.ModuleType) and isinstance(path, str) and is_users(path)
     }
-    files = {path: _parsed(path) for path in spaces}
-    uses = [use for path, tree in files.items() for use in _of_statements(tree.body, Scope(path), name)]
+    plain = unwrapped(function)[0]
+    spaces = Spaces(modules, {} if plain is None else _enclosed(plain))
+    files = {path: _parsed(path) for path in modules}
+    name = function.__name__
+    around = ("", "") if plain is None else _outermost(plain)
+    changers = _changers(files)
+    uses = [
+        use
+        for path, tree in files.items()
+        for use in _of_statements(tree.body, Scope(path, changers=changers), name)
+    ]
     named = {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
     imported = [_at_import(tree) for tree in files.values()]
     done = {part for called, _ in imported for part in called} - named
@@ -138,16 +192,16 @@ def changed_later(
     leading = _leading_to(name, mentions)
     # What a call makes anew, and its nested functions change, is its own affair.
     ran = {(code.co_filename, code.co_name) for code in watch.taken}
-    changes = [
-        use
-        for use in uses
-        if use.changes
-        and (
-            (use.scope.path, use.scope.function) not in ran
-            if use.is_free
-            else use.scope.function not in done or _may_follow(use, files[use.scope.path], mentions, leading)
-        )
-    ]
+
+    def is_later(change: Use) -> bool:
+        own = (change.scope.path, change.scope.function)
+        if change.is_free and own in ran:
+            return False
+        if change.is_cell or own == around or (not change.is_free and own[1] in done):
+            return _may_follow(change, files[own[0]], mentions, leading)
+        return True
+
+    changes = [use for use in uses if use.changes and is_later(use)]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
     apart = {_defined(vars(target), name) for name in left_out}
     reads = [
@@ -158,8 +212,9 @@ def changed_later(
         and (use.scope.path, use.scope.function) not in apart
     ]
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
+    kept = [*constants, *(value for own in spaces.enclosed.values() for value in own.values())]
     held = [value for value in globals_ if is_users_object(value)]
-    held += [value for value in constants if not isinstance(value, FIXED)]
+    held += [value for value in kept if not isinstance(value, FIXED)]
     given = list(_handed_on(files))
     written = {place: use for use in changes for place in _places(use, spaces, held)}
     written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, held)}
@@ -206,9 +261,63 @@ def _defined(space: dict[str, Any], name: str) -> tuple[str, str]:
     return found.__code__.co_filename, found.__qualname__.partition(".")[0]
 
 
-def _values(use: Use, spaces: dict[str, dict[str, Any]]) -> list[Any]:
-    """What a global variable holds, and its attributes, as far as they are plain ones."""
-    space, values = spaces[use.scope.path], []
+def _outermost(function: types.FunctionType) -> tuple[str, str]:
+    """The file of a nested function, and the outermost function around it; ``""`` for none."""
+    outer, inner, _ = function.__qualname__.partition(LOCALS)
+    return function.__code__.co_filename, outer.rpartition(".")[2] if inner else ""
+
+
+def _enclosed(function: types.FunctionType) -> dict[str, dict[str, Any]]:
+    """What a function has from functions around, and what functions among that have: by file.
+
+    The names are ``F.<locals>.name``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    waiting, seen = [function], set()
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        path, outer = _outermost(one)
+        for name, value in enclosed(one).items():
+            found.setdefault(path, {})[f"{outer}{LOCALS}{name}"] = value
+            plain = unwrapped(value)[0]
+            waiting += [plain] if plain is not None else []
+    return found
+
+
+def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
+    """The functions and methods that change something in what they are given, by name."""
+    found: dict[str, list[Parameter]] = {}
+    nodes = [(path, node) for path, tree in files.items() for node in ast.walk(tree)]
+    methods = {id(node) for _, each in nodes if isinstance(each, ast.ClassDef) for node in each.body}
+    while True:
+        more: dict[str, list[Parameter]] = {}
+        for path, node in nodes:
+            if not isinstance(node, FUNCTIONS[:2]):
+                continue
+            changed: dict[str, bool] = {}
+            for use in _of_function(node, Scope(path, changers=found)):
+                if use.changes and use.inside and not use.attributes:
+                    root = use.root.rpartition(LOCALS)[2]
+                    changed[root] = use.in_doubt and changed.get(root, True)
+            static = any(_last(each) == "staticmethod" for each in node.decorator_list)
+            for index, name in enumerate(_parameters(node)[id(node) in methods and not static :]):
+                if name in changed:
+                    more.setdefault(node.name, []).append(Parameter(index, name, changed[name]))
+        if more == found:
+            return found
+        found = more
+
+
+def _values(use: Use, spaces: Spaces) -> list[Any]:
+    """What a global variable holds, and its attributes, as far as they are plain ones.
+
+    So does a variable of a function around, where it is one of the target's.
+    """
+    path, values = use.scope.path, list[Any]()
+    space = spaces.enclosed.get(path, {}) if use.is_free else spaces.modules[path]
     for name in (use.root, *use.attributes):
         if name not in space:
             break
@@ -217,14 +326,18 @@ def _values(use: Use, spaces: dict[str, dict[str, Any]]) -> list[Any]:
     return values
 
 
-def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) -> list[Place]:
+def _places(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Place]:
     """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
-    space = spaces[use.scope.path]
+    space = spaces.modules[use.scope.path]
     if not use.is_global:
         if not use.attributes:
             return []
         name = use.attributes[0]
         found = [value for value in held if not use.is_own or _is_of(value, space, use)]
+        if use.in_doubt:
+            found = [
+                each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
+            ]
         return [(id(value), name) for value in found if _has(value, name)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [space, *(vars(each) if isinstance(each, types.ModuleType) else each for each in values)]
@@ -232,6 +345,8 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
     content = [(id(values[-1]), "")] if values else []
     if not use.changes:
         return [*named, *content]
+    if use.in_doubt and not (len(values) == len(names) and isinstance(values[-1], CONTAINERS)):
+        return []
     if use.inside and use.is_free:
         return named
     if use.inside:
@@ -240,19 +355,21 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
 
 
 def _kept_elsewhere(
-    change: Use, given: Iterable[Given], spaces: dict[str, dict[str, Any]], held: Sequence[Any]
+    change: Use, given: Iterable[Given], spaces: Spaces, held: Sequence[Any]
 ) -> Iterator[Place]:
     """Where functions and objects keep what changes by a name that their makers were given."""
-    local = (change.scope.path, change.scope.function, change.root)
+    local = (change.scope.path, change.scope.function, change.root.rpartition(LOCALS)[2])
     # A global may have another name where it is given.
     values = _values(change, spaces)[-1:] if change.inside else []
     for each in given:
         if (
-            any(spaces[each.path].get(each.variable) is value for value in values)
-            if change.is_global
+            any(spaces.modules[each.path].get(each.variable) is value for value in values)
+            if change.is_global and not change.is_free
             else (each.path, each.function, each.variable) == local
         ):
-            yield from ((id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.values())
+            yield from (
+                (id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.modules.values()
+            )
             made = [value for value in held if type(value).__name__ == each.maker]
             yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
@@ -390,7 +507,8 @@ def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope, is_method=bool(scope.owner))
         elif isinstance(node, ast.ClassDef):
-            yield from _of_statements(ast.iter_child_nodes(node), Scope(scope.path, owner=node.name), name)
+            within = Scope(scope.path, owner=node.name, changers=scope.changers)
+            yield from _of_statements(ast.iter_child_nodes(node), within, name)
         elif isinstance(node, LOOPS) and any(each.id == name for each in _names(ast.walk(node))):
             yield from _of_code([node], scope, frozenset(_stored(ast.walk(node))))
         else:
@@ -418,8 +536,16 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", ""),
+        frozenset({*names, *bound} & _free(own)),
+        around.changers,
     )
     yield from _of_code(body, scope, rebound | nonlocal_)
+
+
+def _free(own: Iterable[ast.AST]) -> set[str]:
+    """The names in the functions that are defined in a body."""
+    inner = [node for node in own if isinstance(node, FUNCTIONS)]
+    return {each.id for node in inner for each in _names(ast.walk(node))}
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
@@ -454,10 +580,22 @@ def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> 
             yield from _of_statements(ast.iter_child_nodes(node), scope, "")
         elif isinstance(node, ast.Call):
             called, given = _last(node.func), node.args
-            taken = called in TAKERS or (called in MUTATORS and id(node) in statements)
-            if taken and isinstance(node.func, ast.Attribute):
-                yield from _inside(node.func.value, scope, aliases)
-            elif called in FILLERS and given:
+            sure = called in TAKERS or (called in MUTATORS and id(node) in statements)
+            # What it returns is not asked for.
+            in_doubt = not sure and id(node) in statements and called not in WRITERS
+            if isinstance(node.func, ast.Attribute) and (sure or in_doubt):
+                yield from _inside(node.func.value, scope, aliases, in_doubt=in_doubt)
+            for parameter in scope.changers.get(called, ()):
+                by_name = [each.value for each in node.keywords if each.arg == parameter.name]
+                for each in (*given[parameter.index : parameter.index + 1], *by_name):
+                    yield from _inside(each, scope, aliases, in_doubt=parameter.in_doubt)
+            yield from (
+                use
+                for each in node.keywords
+                if each.arg == "out"
+                for use in _inside(each.value, scope, aliases, in_doubt=True)
+            )
+            if called in FILLERS and given:
                 yield from _inside(given[0], scope, aliases)
             elif called == "setattr" and len(given) == 3 and isinstance(given[1], ast.Constant):
                 attribute = ast.Attribute(given[0], str(given[1].value), ast.Store(), lineno=node.lineno)
@@ -503,13 +641,15 @@ def _root(node: ast.AST | None) -> ast.Name | None:
     return node if isinstance(node, ast.Name) else None
 
 
-def _inside(node: ast.AST, scope: Scope, aliases: Mapping[str, ast.AST]) -> Iterator[Use]:
+def _inside(
+    node: ast.AST, scope: Scope, aliases: Mapping[str, ast.AST], *, in_doubt: bool = False
+) -> Iterator[Use]:
     """A change of what is in a value, by all names that it goes by."""
     seen: set[str] = set()
     value: ast.AST | None = node
     while value is not None:
         for use in _use(value, scope, changes=True, inside=True):
-            yield replace(use, line=getattr(node, "lineno", 0))
+            yield replace(use, line=getattr(node, "lineno", 0), in_doubt=in_doubt)
         root = _root(value)
         if root is None or root.id in seen:
             return
@@ -527,7 +667,7 @@ def _use(node: ast.AST, scope: Scope, *, changes: bool, inside: bool = False) ->
             attributes.insert(0, node.attr)
         node = node.value
     if isinstance(node, ast.Name):
-        free = node.id in scope.free and not attributes
+        free = (node.id in scope.free or (changes and node.id in scope.cells)) and not attributes
         root = f"{scope.function}{LOCALS}{node.id}" if free else node.id
         use = Use(scope, line, root, tuple(attributes), changes, inside)
         if not (use.changes and use.is_own and scope.making):
