@@ -67,6 +67,41 @@ def test_the_second_call_takes_the_proof_of_the_first(
     assert RECALLED not in project.run(*WORDS).stderr
 
 
+READS = """\
+import json
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+
+SETTINGS = json.loads(Path("settings.json").read_text())
+REDUCED = jnp.sum if os.environ.get("REDUCED") == "sum" else jnp.mean
+
+
+def total(x):
+    return REDUCED(x) * SETTINGS["scale"]
+"""
+
+
+def test_what_a_module_reads_is_part_of_the_question(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of settings, a variable of the project's own: neither is imported, and both change the code."""
+    project.write("settings.json", '{"scale": 1}')
+    project.write("stats.py", READS)
+    time.sleep(0.01)  # What is written while it is proved is not kept.
+    assert project.run(*WORDS, "--diff").exit_code == 0
+    assert RECALLED in project.run(*WORDS).stderr
+    with monkeypatch.context() as patched:
+        patched.setenv("REDUCED", "sum")
+        assert RECALLED not in project.run(*WORDS).stderr
+        assert "psum" in Path("total_pmap.py").read_text()
+        assert project.run("check", "total_pmap.py").exit_code == 0
+    assert " JP150 " in project.run("check", "total_pmap.py").stdout
+    project.write("settings.json", '{"scale": 2}')
+    assert RECALLED not in project.run(*WORDS).stderr
+
+
 def test_a_cache_that_is_damaged_or_brought_along_is_not_believed(project: Project) -> None:
     project.write("helper.py", "def power(x):\n    return x**2\n")
     project.write("stats.py", STATS)

@@ -20,7 +20,7 @@ from typing import Any
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.commands import Recorded, is_unproved, read_header
-from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
+from jax_pmap.checking.environment import file_digests, machine_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
 from jax_pmap.emit.header import USES, Header, uses_line
@@ -131,7 +131,7 @@ def _early(each: Task, cache: Cache, fix: bool, run: bool, accept: bool) -> Outc
     interpreter = find_interpreter(
         each.python or request.python, request.directory, read_config(request.directory).python
     )
-    key = digest("generated", str(each.path), each.text, interpreter_digest(interpreter.path))
+    key = digest("generated", str(each.path), each.text, machine_digest(interpreter.path))
     if state != "generated":
         key = digest(key, *_python_of(request.directory))
     kept = cache.get(key)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.commands import is_unproved, recorded_request
-from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
+from jax_pmap.checking.environment import file_digests, machine_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, never_proved, users
 from jax_pmap.config import PYPROJECT, project_root, read_config
@@ -132,7 +132,7 @@ class _File:
         interpreter = find_interpreter(
             request.python, request.directory, read_config(request.directory).python
         )
-        known = interpreter_digest(interpreter.path)
+        known = machine_digest(interpreter.path)
         return digest("in place", str(self.path), self.source.text, mark.qualname, known)
 
     def _kept(self, mark: Mark) -> bool:

@@ -1,22 +1,22 @@
 """The proof of a patch, kept for the moment when somebody says yes to it.
 
 `gen --diff` keeps what it proved, and the same question without `--diff` takes it, as long as nothing changed
-that it depends on: the files that were imported, the options, the tool, the packages of the interpreter and
-the variables that jax reads. What else a program reads is not seen, so an answer is kept for an hour alone.
+that it depends on: the files that were imported or read, the options, the tool, the packages of the
+interpreter and the environment's variables. What else a program reads (the clock, a folder's list, what a
+library opens by itself) is not seen, so an answer is kept for an hour alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 from jax_pmap.checking.cache import FOLDER, Cache, digest
-from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
+from jax_pmap.checking.environment import file_digests, machine_digest, unchanged
 from jax_pmap.config import PYPROJECT, project_root
 from jax_pmap.interpreter import interpreter_of
 from jax_pmap.model import Backend, Generated, Refusal, RefusalError, Request, Say
@@ -24,8 +24,6 @@ from jax_pmap.model import Backend, Generated, Refusal, RefusalError, Request, S
 #: Seconds an answer is kept.
 KEPT = 3600.0
 _NAME = "proved-{}.json"
-#: Beginnings of variables that change what jax computes, and what is imported.
-_VARIABLES = ("JAX_", "XLA_", "PYTHON", "LIBTPU_")
 
 
 def generate_or_recall(request: Request, say: Say, *, keep: bool) -> tuple[Generated | Refusal, float | None]:
@@ -69,8 +67,7 @@ def _key(request: Request) -> str | None:
     except RefusalError:
         return None
     asked = [f"{field.name}={getattr(request, field.name)!r}" for field in dataclasses.fields(request)]
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-    return digest(*asked, interpreter_digest(python), repr(sorted({**variables, **environment}.items())))
+    return digest(*asked, machine_digest(python, environment))
 
 
 def _files(request: Request, result: Generated) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_pmap.checking.cache import Cache, digest
-from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
+from jax_pmap.checking.environment import file_digests, machine_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.pages import Block, blocks_of
@@ -99,7 +99,7 @@ def _check(page: Page, cache: Cache, say: Say) -> list[Finding]:
         return [*found, *static]
     directory = project_root(page.path.parent)
     interpreter = find_interpreter(page.python, directory, read_config(directory).python)
-    key = digest("page", str(page.path), page.text, interpreter_digest(interpreter.path))
+    key = digest("page", str(page.path), page.text, machine_digest(interpreter.path))
     kept = cache.get(key)
     if kept is not None and unchanged(kept["files"]):
         told = kept["found"]

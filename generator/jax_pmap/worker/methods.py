@@ -24,6 +24,7 @@ from . import (
     neighbours,
     observe,
     observing,
+    opened,
     parallel,
     protocol,
     prove,
@@ -88,9 +89,10 @@ def forget(request: protocol.Forget) -> bool:
 
 
 def loaded_files(request: protocol.LoadedFiles) -> tuple[str, ...]:
-    """The source files of all modules that are imported now."""
+    """The source files of all modules that are imported now, and what else was read."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return tuple(sorted({file for file in files if isinstance(file, str) and file.endswith(".py")}))
+    imported_now = {file for file in files if isinstance(file, str) and file.endswith(".py")}
+    return tuple(sorted({*imported_now, *opened.opened()}))
 
 
 def imported(

@@ -227,7 +227,7 @@ class Forget(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles(Request[tuple[str, ...]]):
-    """The source files of all modules that are imported now."""
+    """The source files of all modules that are imported now, and the files that were read."""
 
 
 # --- the target -----------------------------------------------------------------------------
