@@ -70,6 +70,15 @@ def weighted(w, x, y):
         return jnp.sum((x @ w - y) ** 2) / jnp.sum(weight())
 
     return w - 0.1 * jax.grad(loss)(w)
+
+
+def perturbed(w, x, y, key):
+    def loss_fn(w):
+        noisy = w + 0.1 * jax.random.normal(key, w.shape)
+        return jnp.mean((x @ noisy - y) ** 2)
+
+    loss, grads = jax.value_and_grad(loss_fn)(w)
+    return w - 0.1 * grads, loss
 """
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
 MASK = ("--arg", "mask=f32[96]>0<1")
@@ -122,6 +131,13 @@ def test_sums_that_are_needed_first_are_taken_first(
     assert document["evidence"]["derivation"]["complete"]
     body = document["code"].partition("def sums(")[2]
     assert "lax.p" not in body.partition("accumulated(")[0], "a collective in each microbatch"
+
+
+def test_noise_on_parameters_is_the_same_in_each_microbatch(steps: Project) -> None:
+    """It is drawn in a loop that the original does not have, and belongs to no example for all that."""
+    made = steps.run("gen", "steps.py::perturbed", *W, *X, *Y, "--arg", "key=key", "--accumulate", "2")
+    assert made.exit_code == 0, made.stderr
+    assert "run on 3, 8 devices" in made.words
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,14 @@ class Draw:
     key: Flow
     #: Whether it draws for several keys at once with a generator that takes the first of them for all.
     of_first: bool
+    #: How many loops are around it.
+    loops: int
+
+    def is_as_large(self, other: "Draw") -> bool:
+        """Whether it draws what another one does, in one loop more at most: that over microbatches."""
+        around = self.shape[: self.loops]
+        fewer = [around, *(around[:at] + around[at + 1 :] for at in range(self.loops))]
+        return any(each + self.shape[self.loops :] == other.shape for each in fewer)
 
 
 def of_first(keys: Any) -> bool:
@@ -277,7 +285,8 @@ class _Keys(Forward[Flow]):
         if name in DRAWING:
             if self.settled:
                 shape = (*self.loops, *equation.outvars[-1].aval.shape)
-                self.draws.append(Draw(shape, flows[0], of_first(equation.invars[0].aval)))
+                first = of_first(equation.invars[0].aval)
+                self.draws.append(Draw(shape, flows[0], first, len(self.loops)))
             # A key that is taken out of many by the device's index is another on each, as a folded one is.
             own = flows[0].folded or flows[0].index
             return [Flow(varying=together.varying, noisy=together.noisy or own)] * count
@@ -460,12 +469,12 @@ def misuse(before: Followed, emitted: Followed, own_collectives: bool) -> str | 
             f"{len(emitted.draws)}"
         )
     for left, right in zip(before.draws, emitted.draws, strict=True):
-        if left.shape != right.shape and not right.key.varying:
+        if not right.is_as_large(left) and not right.key.varying:
             return (
                 f"the draw of shape {left.shape} belongs to examples, and every device draws the same "
                 "numbers for other examples"
             )
-        if left.shape == right.shape and right.key.varying and not own_collectives:
+        if right.is_as_large(left) and right.key.varying and not own_collectives:
             return (
                 f"the draw of shape {left.shape} belongs to all devices, and every device draws other numbers"
             )
