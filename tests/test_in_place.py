@@ -388,3 +388,30 @@ def test_objects_that_are_equal_by_less_than_a_method_reads_are_refused(project)
         project.refused("JP050", *words, exit_code=1, says=says)
     words = ("gen", "script.py::ByName.named", "--run", "python script.py", "--in-place", "--diff")
     assert project.run(*words).exit_code == 0
+
+
+MADE = """
+import jax
+import jax.numpy as jnp
+
+
+def make(kind):
+    @jax.jit
+    def loss(w, x):
+        errors = (x @ w) ** 2
+        return jnp.mean(errors) if kind == "mean" else jnp.sum(errors)
+
+    return loss
+
+
+make("mean")(jnp.ones(3), jnp.ones((24, 3)))
+"""
+
+
+def test_a_side_that_a_variable_around_decides_raises(shared):
+    """The function around it is called with another one, and nothing else asks what that is."""
+    shared.write("made_loss.py", MADE)
+    words = ("made_loss.py::make.loss", "--run", "python made_loss.py", "--in-place", "--diff", "--no-run")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    assert 'else unseen("jnp.sum(errors)")' in made.stdout

@@ -683,7 +683,8 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         # Values that decide it are held to those that were tried.
         and (
             branch.tested is None
-            or not branch.tested & case.body.local_names <= {*found.values, *observation.told}
+            or not branch.tested & {*case.body.local_names, *facts.closure_names}
+            <= {*found.values, *observation.told}
         )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)

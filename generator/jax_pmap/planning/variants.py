@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,7 +177,8 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         return decides([name for name in asked if name not in same], by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
     unreached = [branch for _, branch in observer.watch.unreached(found.reached)]
-    sides = unseen_sides(case.body, found.seen, found.reached, found.values | told)
+    around = target.facts.closure_names
+    sides = unseen_sides(case.body, found.seen, found.reached, found.values | told, around)
     unseen = (*outermost_guards(unreached), *side_guards((*sides, *observer.watch.unseen(found.reached))))
     final = dataclasses.replace(
         base,
@@ -286,11 +287,16 @@ def _observe_others(
 
 
 def unseen_sides(
-    body: Body, seen: frozenset[int], reached: frozenset[int], values: Mapping[str, Any]
+    body: Body,
+    seen: frozenset[int],
+    reached: frozenset[int],
+    values: Mapping[str, Any],
+    around: Collection[str] = (),
 ) -> Iterator[Expression]:
     """Sides of conditional expressions that no input took and that other inputs might take.
 
-    `values` are the arguments whose values the emitted code restricts to those that were tried.
+    `values` are the arguments whose values the emitted code restricts to those that were tried. The variables
+    of functions `around` are others wherever these are called anew.
     """
     # What stands in a branch that was not reached is not emitted, or does nothing but raise.
     unreached = [place(branch.span) for branch in body.branches if branch.index not in reached]
@@ -299,7 +305,7 @@ def unseen_sides(
             continue
         if side.side_of is None or side.point in seen or side.point in reached:
             continue
-        names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & body.local_names
+        names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & {*body.local_names, *around}
         if not names <= set(values):
             yield side
 
