@@ -62,6 +62,17 @@ def tally_by(total):
     return parallel
 
 
+def noisy(key, x):
+    return jnp.mean(jnp.tanh(x + jax.random.normal(key, x.shape)))
+
+
+def noisy_by(own):
+    body = lambda key: lambda part: jax.lax.pmean(noisy(own(key), part), "i")
+    return lambda key, x: mapped(body(key))(x)
+
+
+own_noise = noisy_by(lambda key: jax.random.fold_in(key, jax.lax.axis_index("i")))
+one_noise = noisy_by(lambda key: key)
 summed_tally, averaged_tally = tally_by(jax.lax.psum), tally_by(jax.lax.pmean)
 """
 TESTS = """\
@@ -119,6 +130,14 @@ def test_the_proof():
         with pytest.raises(AssertionError, match="argument `seen.*sum.*`, which .* on 2 devices"):
             assert_parallel_equal(wrong, source.tally, seen, x)
     assert seen == {"sum": 0}
+    # Numbers drawn for examples are those of no single device.
+    key = jax.random.key(0)
+    assert_parallel_equal(source.own_noise, source.noisy, key, x, counts=[4])
+    with pytest.raises(AssertionError, match="every device draws the same numbers for other examples"):
+        assert_parallel_equal(source.one_noise, source.noisy, key, x, counts=[4])
+    with pytest.raises(AssertionError, match="differs on 4 devices: .* drawn alike for this"):
+        double = lambda key, x: source.own_noise(key, x) * 2
+        assert_parallel_equal(double, source.noisy, key, x, counts=[4])
     with pytest.raises(ValueError, match="the same data"):
         assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
     with pytest.raises(ValueError, match="no argument divides"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -10,10 +12,12 @@ import jax
 import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
-from jax_pmap.worker import arguments, host_arrays, sharing
+from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
+from jax_pmap.worker.generator import Shares, rekeyed, repeat_draws
 from jax_pmap.worker.leaves import is_key, to_float64
+from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.protocol import Failure, Problem
 from jax_pmap.worker.prove import (
@@ -47,7 +51,8 @@ def assert_parallel_equal(
     Both are called with the same arguments, so `parallel` splits the batch itself, as generated functions do.
     Compared are structure, shapes, dtypes and values, of results and of what `reference` changes in place (in
     copies of the arguments): in float64, within a bound that is measured from its own rounding, and in the
-    dtypes as given. What lies whole on every device has to be the same bits on all of them.
+    dtypes as given. What lies whole on every device has to be the same bits on all of them. Numbers that are
+    drawn for examples are drawn alike for both, row by row, and their keys have to differ between devices.
 
     Args:
         parallel: the multi-device function.
@@ -79,26 +84,30 @@ def assert_parallel_equal(
         )
     _refuse_repeats(asked[-1], args, kwargs)
     given = bool(jax.config.jax_enable_x64)
-    reference = _on_one_device(reference)
+    one = OneDevice()
+    reference = _on_one_device(reference, one)
     mutated = _mutated(reference, names, (args, kwargs))
     reference, parallel = (_with_changes(function, names, mutated) for function in (reference, parallel))
-    # The runs to hold `parallel` against: whether in 64 bits, the arguments, the results and their bounds.
-    runs = _runs(reference, (args, kwargs), given)
+    values = (args, kwargs)
+    runs = _runs(reference, values, given, None)
     left_out: Exception | None = None
-    compared = False
+    compared = draws_own = False
     for count in asked:
-        for number, (enabled, values, want, allowed) in enumerate(runs):
-            with x64(enabled), only_devices(count):
-                try:
-                    got = parallel(*values[0], **values[1])
-                    jax.block_until_ready(got)
-                except (TypeError, ValueError) as error:
-                    if number or counts or _divides_all(count, args, kwargs):
-                        raise
-                    left_out = error  # It divides some axis, and that is not the batch's.
-                    break
-                compared = True
-                _compare(got, want, allowed, count, mutated, widths=enabled == given)
+        strict = bool(counts) or _divides_all(count, args, kwargs)
+        left: Exception | None = None
+        try:
+            if not draws_own:
+                left = _hold(parallel, runs, count, None, mutated, given, strict)
+        except AssertionError:
+            draws_own = _measured(reference, values, given, wide=False).draws
+            if not draws_own:
+                raise
+        if draws_own:
+            left = _hold_for_equal_draws(
+                parallel, reference, values, count, mutated, given, strict, bool(one.axes)
+            )
+        # It divides some axis, and that is not the batch's.
+        left_out, compared = left or left_out, compared or left is None
     if left_out is not None and not compared:
         raise left_out
 
@@ -107,30 +116,126 @@ def assert_parallel_equal(
 _Run: TypeAlias = tuple[bool, tuple[Any, Any], Any, list[float]]
 
 
-def _runs(reference: Callable[..., Any], values: tuple[Any, Any], given: bool) -> list[_Run]:
-    """The reference in float64 and in the dtypes as given; in the latter alone where it fails in float64."""
+def _hold(
+    parallel: Callable[..., Any],
+    runs: Sequence[_Run],
+    count: int,
+    shares: Shares | None,
+    mutated: list[str],
+    given: bool,
+    strict: bool,
+) -> Exception | None:
+    """Hold `parallel` on `count` devices against runs of the reference, with random numbers for `shares`.
 
-    def call(named: dict[str, Any]) -> Any:
-        return reference(*named["args"], **named["kwargs"])
+    Answers the error of a count that it does not take, unless `strict`.
+    """
+    __tracebackhide__ = True
+    for number, (enabled, values, want, allowed) in enumerate(runs):
+        with x64(enabled), only_devices(count), repeat_draws(shares):
+            try:
+                got = parallel(*values[0], **values[1])
+                jax.block_until_ready(got)
+            except (TypeError, ValueError) as error:
+                if number or strict:
+                    raise
+                return error
+            _compare(got, want, allowed, count, mutated, widths=enabled == given)
+    return None
+
+
+def _hold_for_equal_draws(
+    parallel: Callable[..., Any],
+    reference: Callable[..., Any],
+    values: tuple[Any, Any],
+    count: int,
+    mutated: list[str],
+    given: bool,
+    strict: bool,
+    own_axes: bool,
+) -> Exception | None:
+    """`_hold`, where numbers are drawn for examples, which on shares are others than on the whole batch.
+
+    The keys are followed; then both functions draw by a generator that gives equal rows equal numbers. Which
+    axis is the batch's is found out: for any other, a function that is right draws unlike numbers.
+    """
+    __tracebackhide__ = True
+    sizes = [size for leaf in _batches(*values) for size in np.shape(leaf) if size >= count]
+    tried = [Shares(rows // count, rows) for rows in dict.fromkeys(sizes) if rows % count == 0]
+    tried += [dataclasses.replace(shares, siblings=True) for shares in tried]
+    told: AssertionError | None = None
+    for shares in tried:
+        runs = _runs(reference, values, given, shares)
+        try:
+            left = _hold(parallel, runs, count, shares, mutated, given, strict)
+        except AssertionError as error:
+            told = told or error
+            continue
+        if left is None:
+            _hold_keys(parallel, reference, values, count, given, own_axes)
+        return left
+    _hold_keys(parallel, reference, values, count, given, own_axes)  # What is wrong there says more.
+    raise AssertionError(f"{told}. Random numbers were drawn alike for this, row by row") from None
+
+
+def _hold_keys(
+    parallel: Callable[..., Any],
+    reference: Callable[..., Any],
+    values: tuple[Any, Any],
+    count: int,
+    given: bool,
+    own_axes: bool,
+) -> None:
+    """Hold the keys of `parallel`: others on every device where it draws for examples, one elsewhere."""
+    __tracebackhide__ = True
+    packed = Packed(_named(values), ())
+
+    def program(function: Callable[..., Any]) -> Any:
+        call = lambda leaves: draws.arrays_of(_called(function, packed.unpack(leaves)))  # noqa: E731
+        return jax.make_jaxpr(call)(packed.leaves)
+
+    with x64(given), only_devices(count):
+        try:
+            wrong, _ = keys_of_both(program(reference), program(parallel), packed.leaves, own_axes)
+        except draws.Unfollowed as error:
+            raise AssertionError(f"random numbers are drawn inside `{error}`, which cannot be read") from None
+    if wrong is not None:
+        raise AssertionError(f"it uses its random keys wrongly on {count} devices: {wrong.why}")
+
+
+def _called(function: Callable[..., Any], named: dict[str, Any]) -> Any:
+    return function(*named["args"], **named["kwargs"])
+
+
+def _measured(reference: Callable[..., Any], values: tuple[Any, Any], given: bool, *, wide: bool) -> Measured:
+    """What there is to know of the numbers in the reference, in float64 if `wide`."""
+    call = functools.partial(_called, reference)
+    try:
+        return measure_in(call, Packed(_named(values), ()), wide=wide, x64=wide or given)
+    except Problem:  # it needs numbers where tracing has none
+        coarsest = np.float64 if wide else np.float32
+        return Measured(Rounding(float(np.finfo(coarsest).eps)), False)
+
+
+def _runs(
+    reference: Callable[..., Any], values: tuple[Any, Any], given: bool, shares: Shares | None
+) -> list[_Run]:
+    """The reference in float64 and in the dtypes as given; in the latter alone where it fails in float64.
+
+    Random numbers are drawn for `shares`.
+    """
+    values = rekeyed(values, shares)
 
     def trial(enabled: bool, values: tuple[Any, Any]) -> Trial:
-        with x64(enabled):
-            return Trial(call, _named(values), (), 1)
-
-    def measured(values: tuple[Any, Any], wide: bool) -> Measured:
-        try:
-            return measure_in(call, Packed(_named(values), ()), wide=wide, x64=wide or given)
-        except Problem:  # it needs numbers where tracing has none
-            coarsest = np.float64 if wide else np.float32
-            return Measured(Rounding(float(np.finfo(coarsest).eps)), False)
+        with x64(enabled), repeat_draws(shares):
+            return Trial(functools.partial(_called, reference), _named(values), (), 1)
 
     wide = to_float64(values)
-    rough, own = trial(given, values), measured(values, False)
+    rough, own = trial(given, values), _measured(reference, values, given, wide=False)
     try:
         fine = trial(True, wide)
     except Exception:  # A state that stays float32 does not go with gradients in float64; `rough` ran.
         return [(given, values, rough.results[0], jittered_bounds(rough, (), 1.0, own.rounding)[0])]
-    double = measured(wide, True).rounding
+    double = _measured(reference, wide, given, wide=True).rounding
 
     def allowed_for(one: Trial, other: Trial, precision: Rounding) -> list[float]:
         # Numbers drawn in another precision are others: nothing is measured there.
@@ -146,8 +251,7 @@ def _runs(reference: Callable[..., Any], values: tuple[Any, Any], given: bool) -
     ]
 
 
-def _on_one_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    one = OneDevice()
+def _on_one_device(function: Callable[..., Any], one: OneDevice) -> Callable[..., Any]:
     return lambda *args, **kwargs: one.run(lambda: function(*args, **kwargs))
 
 

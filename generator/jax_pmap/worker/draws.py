@@ -458,14 +458,14 @@ def survey(
 
 
 def misuse(before: Followed, emitted: Followed, own_collectives: bool) -> str | None:
-    """What is wrong with the keys that emitted code draws from, or None.
+    """What is wrong with the keys that parallel code draws from, or None.
 
     `before` is what the original does on the whole batch. Where the original itself uses the
     device's index (`own_collectives`), a key of its own that differs is its own affair.
     """
     if len(before.draws) != len(emitted.draws):
         return (
-            f"the original draws random numbers in {len(before.draws)} places and the emitted code in "
+            f"the original draws random numbers in {len(before.draws)} places and the parallel code in "
             f"{len(emitted.draws)}"
         )
     for left, right in zip(before.draws, emitted.draws, strict=True):

@@ -45,26 +45,11 @@ def own_draws(
     with prove.x64(question.precision(kind)):
         try:
             made = program(call)
-            before, followed = draws.follow_both(program(question.reference), made)
-            wrong = draws.misuse(before, followed, question.own_axes)
+            wrong, followed = keys_of_both(
+                program(question.reference), made, packed.leaves, question.own_axes
+            )
             if wrong is not None:
-                return Failure("draws", why=wrong)
-            own = [draw.key.varying for draw in followed.draws]
-            for mixed in of_both_kinds(before.program, packed.leaves, own):
-                why = (
-                    f"the numbers of shape {before.draws[mixed].shape} are examples' own, and on one device "
-                    "numbers that all share are drawn from their key in another round of a loop: there they "
-                    "depend on each other"
-                )
-                return Failure("keys", why=why)
-            same = made_one(before.program, followed.program, packed.leaves)
-            if same is not None:
-                one, other = (before.draws[at].shape for at in same)
-                why = (
-                    f"the numbers of shape {one} and those of shape {other} are drawn with one key, on one "
-                    "device or another, where one device draws them with two: they depend on each other"
-                )
-                return Failure("keys", why=why)
+                return wrong
             # The first key of a device is another one than that of the whole batch.
             folded = any(draw.key.folded or (draw.of_first and draw.key.varying) for draw in followed.draws)
             if not run:
@@ -84,6 +69,43 @@ def own_draws(
         widths = question.widths(kind)
         found = differs(got, want, moved, followed.results, replicas, count, question.eps[kind], widths)
     return found or folded
+
+
+def keys_of_both(
+    whole: Any, parts: Any, leaves: Sequence[Any], own_axes: bool
+) -> tuple[Failure | None, draws.Followed]:
+    """What is wrong with the keys that a parallel program draws from, and what is known of them.
+
+    Args:
+        whole: the program for one device.
+        parts: the same mapped over devices.
+        leaves: what both are called with.
+        own_axes: whether collectives stand in the original's own text.
+
+    Raises:
+        draws.Unfollowed: as `draws.follow`.
+    """
+    before, followed = draws.follow_both(whole, parts)
+    wrong = draws.misuse(before, followed, own_axes)
+    if wrong is not None:
+        return Failure("draws", why=wrong), followed
+    own = [draw.key.varying for draw in followed.draws]
+    for mixed in of_both_kinds(before.program, leaves, own):
+        why = (
+            f"the numbers of shape {before.draws[mixed].shape} are examples' own, and on one device "
+            "numbers that all share are drawn from their key in another round of a loop: there they "
+            "depend on each other"
+        )
+        return Failure("keys", why=why), followed
+    same = made_one(before.program, followed.program, leaves)
+    if same is not None:
+        one, other = (before.draws[at].shape for at in same)
+        why = (
+            f"the numbers of shape {one} and those of shape {other} are drawn with one key, on one "
+            "device or another, where one device draws them with two: they depend on each other"
+        )
+        return Failure("keys", why=why), followed
+    return None, followed
 
 
 def differs(
