@@ -15,6 +15,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def rms(x):
@@ -60,6 +61,17 @@ def tally_by(total):
         seen["sum"] = seen["sum"] + mapped(lambda part: total(jnp.sum(part), "i"))(x)
 
     return parallel
+
+
+@functools.cache
+def mesh():
+    return jax.sharding.Mesh(np.array(jax.devices()), ("i",))
+
+
+def half_the_total(x):
+    split = {"in_specs": jax.sharding.PartitionSpec("i"), "out_specs": jax.sharding.PartitionSpec()}
+    body = lambda part: jax.lax.psum(jnp.mean(part**2), "i") / 2
+    return jax.shard_map(body, mesh=mesh(), **split)(x)
 
 
 def noisy(key, x):
@@ -130,6 +142,9 @@ def test_the_proof():
         with pytest.raises(AssertionError, match="argument `seen.*sum.*`, which .* on 2 devices"):
             assert_parallel_equal(wrong, source.tally, seen, x)
     assert seen == {"sum": 0}
+    # A mesh that is kept when it was made once is made anew for each count.
+    with pytest.raises(AssertionError, match="differs on 3 devices"):
+        assert_parallel_equal(source.half_the_total, lambda x: (x**2).mean(), x)
     # Numbers drawn for examples are those of no single device.
     key = jax.random.key(0)
     assert_parallel_equal(source.own_noise, source.noisy, key, x, counts=[4])

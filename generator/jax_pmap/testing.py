@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from jax_pmap.problems import INSTALLED
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
@@ -131,7 +134,7 @@ def _hold(
     """
     __tracebackhide__ = True
     for number, (enabled, values, want, allowed) in enumerate(runs):
-        with x64(enabled), only_devices(count), repeat_draws(shares):
+        with x64(enabled), only_devices(count), _caches_anew(), repeat_draws(shares):
             try:
                 got = parallel(*values[0], **values[1])
                 jax.block_until_ready(got)
@@ -193,13 +196,39 @@ def _hold_keys(
         call = lambda leaves: draws.arrays_of(_called(function, packed.unpack(leaves)))  # noqa: E731
         return jax.make_jaxpr(call)(packed.leaves)
 
-    with x64(given), only_devices(count):
+    with x64(given), only_devices(count), _caches_anew():
         try:
             wrong, _ = keys_of_both(program(reference), program(parallel), packed.leaves, own_axes)
         except draws.Unfollowed as error:
             raise AssertionError(f"random numbers are drawn inside `{error}`, which cannot be read") from None
     if wrong is not None:
         raise AssertionError(f"it uses its random keys wrongly on {count} devices: {wrong.why}")
+
+
+@contextlib.contextmanager
+def _caches_anew() -> Iterator[None]:
+    """Give every function under `functools.cache` in the project's modules a cache that is empty.
+
+    Generated files keep their mesh in one, which is of the devices that there were when it was made.
+    """
+    own = [
+        vars(module)
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None)) and not INSTALLED.search(file)
+    ]
+    saved: list[tuple[dict[str, Any], str, Any]] = []
+    anew: dict[Any, Any] = {}
+    for namespace in own:
+        for name, kept in list(namespace.items()):
+            if isinstance(kept, functools._lru_cache_wrapper) and not kept.__module__.startswith("jax_pmap."):
+                saved.append((namespace, name, kept))
+                again = functools.lru_cache(**kept.cache_parameters())
+                namespace[name] = anew.setdefault(kept, again(kept.__wrapped__))
+    try:
+        yield
+    finally:
+        for namespace, name, kept in saved:
+            namespace[name] = kept
 
 
 def _called(function: Callable[..., Any], named: dict[str, Any]) -> Any:
