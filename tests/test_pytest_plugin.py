@@ -155,6 +155,8 @@ def test_the_proof():
         assert_parallel_equal(double, source.noisy, key, x, counts=[4])
     with pytest.raises(ValueError, match="the same data"):
         assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
+    with pytest.raises(ValueError, match="shapes alone"):
+        assert_parallel_equal(source.right, source.rms, jax.ShapeDtypeStruct((24, 2), "float32"))
     with pytest.raises(ValueError, match="no argument divides"):
         assert_parallel_equal(source.right, source.rms, x[:7, :1])
 

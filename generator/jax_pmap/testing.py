@@ -19,7 +19,7 @@ from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.generator import Shares, rekeyed, repeat_draws
-from jax_pmap.worker.leaves import is_key, to_float64
+from jax_pmap.worker.leaves import is_abstract, is_key, to_float64
 from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.protocol import Failure, Problem
@@ -67,8 +67,8 @@ def assert_parallel_equal(
 
     Raises:
         AssertionError: they differ; it names the output, the device count, the error, the likeliest cause.
-        ValueError: there is nothing to compare: one device only, no count that fits, or the same data on
-            every share, which would hide a missing `pmean`.
+        ValueError: there is nothing to compare: one device only, no count that fits, shapes alone, or the
+            same data on every share, which would hide a missing `pmean`.
     """
     __tracebackhide__ = True  # pytest then points at the line of the test
     host_arrays.tell_modes_apart()
@@ -78,6 +78,8 @@ def assert_parallel_equal(
         raise ValueError(
             "there is one device only, which shows nothing: mark the test with `@pytest.mark.devices(8)`"
         )
+    if is_abstract((args, kwargs)):
+        raise ValueError("the arguments are shapes alone, and both functions are called: use arrays")
     wanted = [count for count in counts or COUNTS if count <= available]
     asked = [count for count in wanted if _divides(count, args, kwargs)]
     if not asked:

@@ -330,11 +330,13 @@ def _name_in(text: str, recorded: Recorded) -> str:
 
 def _not_equal(each: Task, recorded: Recorded, refusal: Refusal, accept: bool) -> Finding:
     said = "is not accepted" if accept else "can no longer be proved"
+    way_out = f"{refusal.hint}. Mend the edit and try again, `jax-pmap check --accept {each.shown}`"
+    if refusal.code == "JP013":  # The inputs are those of the command, which no option of `check` changes.
+        way_out = "Generate it from arrays, of a smaller model if need be, and edit that"
     return Finding(
         "JP151" if accept else "JP152",
         f"`{each.shown}`, edited by hand, {said}: {refusal.code}: {refusal.reason}",
-        f"{refusal.hint}. Mend the edit and try again, `jax-pmap check --accept {each.shown}`; or give up "
-        f"the edits: {recorded.command} --force",
+        f"{way_out}; or give up the edits: {recorded.command} --force",
         Span(each.shown, 1),
         (),
         refusal.details,

@@ -226,7 +226,7 @@ def said(answer: CallComparison, target: Target) -> list[str]:
     if wide:
         names = ", ".join(f"`{row.name}` ({row.dtype})" for row in wide)
         notes.append(
-            f"called uncompiled, `{name}` computes with {names} in NumPy; the emitted function does in jax, "
+            f"called uncompiled, `{name}` computes with {names} in NumPy; the parallel one does in jax, "
             "which gave the same on these inputs"
         )
     return notes
