@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench coverage mutation bugs fuzz matrix clean FORCE
+.PHONY: help env demo test lint format bench coverage mutation sweep bugs fuzz matrix clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -51,6 +51,9 @@ mutation: $(STAMP)  ## plant every fault into every example, case and hand-writt
 	cd tests && ../$(BIN)/python -m mutation
 	cd tests && ../$(BIN)/python -m mutation --witness derivation
 	cd tests && ../$(BIN)/python -m mutation --witness run
+
+sweep: $(STAMP)  ## what gen has proved, held to verify, check --accept and the assertion, for two hundred functions
+	cd tests && ../$(BIN)/python -m sweep
 
 bugs: $(STAMP)  ## errors that were reported in public: what verify, check and gen say of each, and the score
 	cd tests && ../$(BIN)/python -m public_bugs

@@ -1,0 +1,1 @@
+"""What one command has proved, the others accept: `make sweep`."""
