@@ -135,6 +135,7 @@ def _hold(
     Answers the error of a count that it does not take, unless `strict`.
     """
     __tracebackhide__ = True
+    jax.clear_caches()  # What was traced on other devices has their mesh in it.
     for number, (enabled, values, want, allowed) in enumerate(runs):
         with x64(enabled), only_devices(count), _caches_anew(), repeat_draws(shares):
             try:
