@@ -180,7 +180,7 @@ def _hold_for_equal_draws(
             _hold_keys(parallel, reference, values, count, given, own_axes)
         return left
     _hold_keys(parallel, reference, values, count, given, own_axes)  # What is wrong there says more.
-    raise AssertionError(f"{told}. Random numbers were drawn alike for this, row by row") from None
+    raise AssertionError(f"{told}. Both drew equal random numbers for equal rows") from None
 
 
 def _hold_keys(
