@@ -54,15 +54,16 @@ def shapes():
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        # As it is called, for all sizes of the batch, and on a share of any size in three rounds.
-        pytest.param(["plan", "train.py::step", "--inputs", "train.py::inputs"], 5, id="rounds"),
+        # As it is called, with NumPy's arrays too, for all sizes of the batch, and on a share of any size in
+        # three rounds.
+        pytest.param(["plan", "train.py::step", "--inputs", "train.py::inputs"], 6, id="rounds"),
         # Nine sizes, one row, another width of the weights and other parts of them, each once, and the code
         # that refuses one row derived once.
         pytest.param(
             ["gen", "train.py::squeezed", "--inputs", "train.py::shapes", "--no-run"], 50, id="few rows"
         ),
         # Of two searches with the same first rounds these are traced once, and the whole batch for all three.
-        pytest.param(["plan", "train.py::in_thirds", "--inputs", "train.py::inputs"], 40, id="minibatches"),
+        pytest.param(["plan", "train.py::in_thirds", "--inputs", "train.py::inputs"], 46, id="minibatches"),
     ],
 )
 def test_a_function_is_traced_as_often_as_an_answer_takes(project, monkeypatch, words, most):

@@ -117,5 +117,16 @@ def unshard(tree):
 
 
 def step(positions, velocities, masses):
+    if getattr(positions, "dtype", None) == "float64":
+        raise ValueError(
+            "step: `positions` is float64; in the proof `step` computes with "
+            "it in 32 bits; pass it in 32 bits, or generate again with such "
+            "inputs"
+        )
+    if getattr(masses, "dtype", None) == "float64":
+        raise ValueError(
+            "step: `masses` is float64; in the proof `step` computes with it "
+            "in 32 bits; pass it in 32 bits, or generate again with such inputs"
+        )
     positions, velocities, masses = shard(positions, velocities, masses)
     return unshard(p_step(positions, velocities, masses))

@@ -130,5 +130,15 @@ def merged(tree):
 
 def f(w, x, y):
     """A step on each of four slices of the rows, then gradients that are added up over three parts."""
+    if getattr(x, "dtype", None) == "float64":
+        raise ValueError(
+            "f: `x` is float64; in the proof `f` computes with it in 32 bits; "
+            "pass it in 32 bits, or generate again with such inputs"
+        )
+    if getattr(y, "dtype", None) == "float64":
+        raise ValueError(
+            "f: `y` is float64; in the proof `f` computes with it in 32 bits; "
+            "pass it in 32 bits, or generate again with such inputs"
+        )
     x, y = shard(x, y)
     return p_f(replicate(w), x, y)

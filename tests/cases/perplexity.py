@@ -92,14 +92,19 @@ def shard(logits, labels):
 
 def evaluate(logits, labels):
     """Metrics of one batch of token predictions."""
+    if getattr(logits, "dtype", None) == "float64":
+        raise ValueError(
+            "evaluate: `logits` is float64; in the proof `evaluate` computes "
+            "with it in 32 bits; pass it in 32 bits, or generate again with "
+            "such inputs"
+        )
     if (
         getattr(labels, "dtype", None) in ("int64", "uint64")
         and (abs(labels) > 2147483647).any()
     ):
         raise ValueError(
-            "evaluate: `labels` goes above 2147483647, where 32 bits may not "
-            "hold what is computed with it; do before the call what `evaluate` "
-            "does with it in Python or NumPy"
+            "evaluate: `labels` is int64 and goes above 2147483647; in the "
+            "proof `evaluate` computes with it in 32 bits; pass it in 32 bits"
         )
     logits, labels = shard(logits, labels)
     return p_evaluate(logits, labels)

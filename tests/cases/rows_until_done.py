@@ -108,4 +108,9 @@ def unshard(tree):
 
 def f(x):
     """Roots of each row by itself, and of all rows until the last is near enough."""
+    if getattr(x, "dtype", None) == "float64":
+        raise ValueError(
+            "f: `x` is float64; in the proof `f` computes with it in 32 bits; "
+            "pass it in 32 bits, or generate again with such inputs"
+        )
     return unshard(p_f(shard(x)))

@@ -159,5 +159,15 @@ def f(w, x, y):
 
     And the curvature and the slope of a masked loss.
     """
+    if getattr(x, "dtype", None) == "float64":
+        raise ValueError(
+            "f: `x` is float64; in the proof `f` computes with it in 32 bits; "
+            "pass it in 32 bits, or generate again with such inputs"
+        )
+    if getattr(y, "dtype", None) == "float64":
+        raise ValueError(
+            "f: `y` is float64; in the proof `f` computes with it in 32 bits; "
+            "pass it in 32 bits, or generate again with such inputs"
+        )
     x, y = shard(x, y)
     return p_f(replicate(w), x, y)

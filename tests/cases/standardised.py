@@ -75,4 +75,10 @@ def unshard(tree):
 
 
 def standardised(x):
+    if getattr(x, "dtype", None) == "float64":
+        raise ValueError(
+            "standardised: `x` is float64; in the proof `standardised` "
+            "computes with it in 32 bits; pass it in 32 bits, or generate "
+            "again with such inputs"
+        )
     return unshard(p_standardised(shard(x)))

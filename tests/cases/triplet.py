@@ -99,5 +99,14 @@ def shard(x, labels):
 
 
 def triplet_loss(params, x, labels):
+    if (
+        getattr(labels, "dtype", None) in ("int64", "uint64")
+        and (abs(labels) > 2147483647).any()
+    ):
+        raise ValueError(
+            "triplet_loss: `labels` is int64 and goes above 2147483647; in the "
+            "proof `triplet_loss` computes with it in 32 bits; pass it in 32 "
+            "bits"
+        )
     x, labels = shard(x, labels)
     return p_triplet_loss(replicate(params), x, labels)

@@ -927,20 +927,32 @@ class Context:
             "message": wrapped_f_string(escaped(message)),
         }
 
-    def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
-        """What refuses integers too large for 32 bits, where the original computes with 64."""
+    def _fits(self, path: str, limit: int | None, dtype: str) -> dict[str, str]:
+        """What refuses arrays with which the original computes in NumPy what jax does not give in 32 bits.
+
+        Those are values of 64 bits above a `limit`, or without one all that are NumPy's.
+        """
         function = self.unit.name
-        message = (
-            f"{function}: `{path}` goes above {limit}, where 32 bits may not hold what is computed with it; "
-            f"do before the call what `{function}` does with it in Python or NumPy"
-        )
-        too_large = f"isinstance({path}, int) and abs({path}) > {limit}"
-        if dtype != "int":
-            wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
-            too_large = f"{wide} and (abs({path}) > {limit}).any()"
+        if limit is None:
+            condition = f'type({path}).__module__ == "numpy"'
+            found = f"`{path}` is an array of NumPy's, for which it does something else than for jax's"
+            instead = f"pass `jnp.asarray({path})`"
+        elif dtype == "int":
+            whole = f'isinstance({path}, int) or getattr({path}, "dtype", None) in ("int64", "uint64")'
+            condition = f"({whole}) and abs({path}) > {limit}"
+            found = f"`{path}` goes above {limit}, where 32 bits may not hold what is computed with it"
+            instead = f"do before the call what `{function}` does with it in Python or NumPy"
+        else:
+            wide = "float64" if dtype.startswith("float") else "int64"
+            of_wide = '== "float64"' if wide == "float64" else 'in ("int64", "uint64")'
+            condition = f'getattr({path}, "dtype", None) {of_wide}'
+            condition += f" and (abs({path}) > {limit}).any()" if limit else ""
+            above = f" and goes above {limit}" if limit else ""
+            found = f"`{path}` is {wide}{above}; in the proof `{function}` computes with it in 32 bits"
+            instead = f"pass it in 32 bits{'' if limit else ', or generate again with such inputs'}"
         return {
-            "condition": too_large,
-            "message": wrapped_f_string(escaped(message)),
+            "condition": condition,
+            "message": wrapped_f_string(escaped(f"{function}: {found}; {instead}")),
         }
 
     def _guard(self, name: str, values: tuple[str, ...], *, typed: bool = False) -> dict[str, str] | None:

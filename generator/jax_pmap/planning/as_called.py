@@ -38,8 +38,9 @@ class AsCalled:
     notes: tuple[str, ...] = ()
     #: Whether arguments became static for it.
     changed: bool = False
-    #: Leaves of 64-bit integers that the call computes with in NumPy, and how large these may be.
-    fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    #: Leaves that the call computes with in NumPy, and how large their values of 64 bits may be; None of
+    #: those that may be no arrays of NumPy's.
+    fitting: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
 
 def is_compiled(target: Target) -> bool:
@@ -69,10 +70,13 @@ def as_called(
         decorator.text.partition("(")[0] for decorator in target.facts.decorators if decorator.passes_on
     )
 
+    data = finder.likely_data()
+
     def ask(statics: tuple[str, ...]) -> CallComparison:
         asked = protocol.CompareWithCall(
             statics,
             left_out,
+            data,
             specified=request.inputs is None and request.run is None,
             room=int(ROOM * session.memory),
             seconds=TIME * session.timeout,
@@ -135,11 +139,12 @@ def differs(answer: CallComparison, numbers: Any) -> bool:
     return bool(answer.parted or answer.changed or answer.apart or {*answer.told} & {*numbers})
 
 
-def fitting(answer: CallComparison) -> dict[str, int]:
-    """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
+def fitting(answer: CallComparison) -> dict[str, int | None]:
+    """How large values of 64 bits may be, by leaf that NumPy computes with; None: it may not be NumPy's."""
     rows = {row: row.up_to for row in answer.wide if row.up_to is not None}
     # jax itself takes no Python number that 32 bits do not hold.
-    return {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
+    sizes = {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
+    return {**sizes, **dict.fromkeys(answer.unlike)}
 
 
 def refuse(answer: CallComparison, target: Target, directory: Path) -> None:
@@ -222,7 +227,7 @@ def said(answer: CallComparison, target: Target) -> list[str]:
             f"called uncompiled, `{name}` fails ({error.type}: {first_line(error.message)}); the proof "
             "is against the function as jax traces it"
         )
-    wide = [row for row in answer.wide if row.dtype != "int"]
+    wide = [row for row in answer.wide if row.dtype.endswith("64")]
     if wide:
         names = ", ".join(f"`{row.name}` ({row.dtype})" for row in wide)
         notes.append(

@@ -31,6 +31,7 @@ def plan_notes(
         if decorator.passes_on and not request.in_place:
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
     yield from _static_notes(arguments, observation)
+    yield from _limit_notes(facts.name, arguments)
     if layers:
         yield (
             f"layers of {' and '.join(layers)} that name no axis "
@@ -66,6 +67,20 @@ def plan_notes(
             "the results are equal, but whether the devices share the work is up to the compiler: no result "
             "is split over them, and the function cannot be written with explicit collectives"
         )
+
+
+def _limit_notes(function: str, arguments: tuple[Argument, ...]) -> Iterator[str]:
+    """What the code refuses, as the original would compute with it outside of jax."""
+    limits = []
+    for argument in arguments:
+        for path, up_to in argument.fits:
+            above = f" above {up_to}" if up_to else ""
+            limits.append(
+                f"`{path}` as an array of NumPy's" if up_to is None else f"`{path}` in 64 bits{above}"
+            )
+    if limits:
+        named = ", ".join(limits)
+        yield f"the code refuses {named}: called uncompiled, `{function}` computes with that in NumPy"
 
 
 def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> Iterator[str]:

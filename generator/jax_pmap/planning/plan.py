@@ -99,12 +99,12 @@ def plan_arguments(
     told: Mapping[str, tuple[tuple[str, str], ...]],
     same: Mapping[str, protocol.Identity],
     donated: Sequence[str],
-    fits: Mapping[str, int],
+    fits: Mapping[str, int | None],
 ) -> tuple[Argument, ...]:
     """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
 
     `same` says of other constants, by path, what they are told from others by; `fits` says of leaves how
-    large their integers may be.
+    large their values of 64 bits may be, or that they may not be NumPy's (None).
     """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
@@ -150,11 +150,18 @@ def plan_arguments(
                 typed=name in roles.typed,
                 modes=() if static else tuple(argument["modes"]),
                 functions=() if static else _functions(argument, same),
-                fits=() if static else tuple((x.path, fits[x.path]) for x in leaves if x.path in fits),
+                fits=()
+                if static
+                else tuple((x.path, fits[x.path]) for x in leaves if _may_be_unfit(x, fits)),
                 why=roles.why.get(name, ""),
             )
         )
     return tuple(out)
+
+
+def _may_be_unfit(leaf: Leaf, fits: Mapping[str, int | None]) -> bool:
+    """Whether calls may come with values of a leaf that do not fit: few have parameters in 64 bits."""
+    return leaf.path in fits and (fits[leaf.path] != 0 or leaf.role is Role.BATCH)
 
 
 def _functions(

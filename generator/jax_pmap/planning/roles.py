@@ -267,6 +267,10 @@ class RoleFinder:
         named = {(leaf.argument, leaf.index) for leaf in self.leaves if leaf.data == 1.0}
         return places(others) <= named and not places(others) & places(roles)
 
+    def likely_data(self) -> tuple[str, ...]:
+        """Arguments that a batch is rather in than parameters or state."""
+        return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves if leaf.data >= 0.3))
+
     def _leaves(self) -> list[_Leaf]:
         parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
         rows = self._differentiated_rows()

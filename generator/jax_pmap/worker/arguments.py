@@ -25,7 +25,7 @@ MODES = ("deterministic", "use_running_average")
 def constants(value: Any) -> dict[int, Any]:
     """Leaves of an argument that are compile-time constants, by index: what no array can stand for.
 
-    UserFunction such a leaf, and in an Equinox module, Python numbers are constants too: what
+    A function is such a leaf, and in an Equinox module, Python numbers are constants too: what
     ``eqx.partition(value, eqx.is_array)`` leaves behind. All of a value without arrays is left to
     its role.
     """

@@ -729,7 +729,7 @@ class Narrowed:
 
     name: str
     dtype: str
-    #: How large integers may be for both to give the same; None where no limit was seen.
+    #: How large values of 64 bits may be for both to give the same; None where no limit was seen.
     up_to: int | None = None
 
 
@@ -761,9 +761,12 @@ class CallComparison:
     apart: Apart | None = None
     #: Whether they are alike where the dicts that the call gets have sorted keys.
     reordered: bool = False
-    #: Leaves whose narrowing moves the result, and leaves of 64 bits that the call computes with in NumPy.
+    #: Leaves whose narrowing moves the result, and leaves that NumPy computes with in 64 bits, or would if
+    #: they had as many.
     narrowed: tuple[Narrowed, ...] = ()
     wide: tuple[Narrowed, ...] = ()
+    #: Leaves with which the function is another one where they are arrays of NumPy's.
+    unlike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -773,6 +776,8 @@ class CompareWithCall(Request[CallComparison]):
     statics: tuple[str, ...]
     #: Decorators that are no part of the emitted code.
     left_out: tuple[str, ...]
+    #: Arguments that are no parameters and no state: what is an array of jax there may be one of NumPy's.
+    data: tuple[str, ...]
     #: Whether nobody said of which type the inputs are.
     specified: bool
     #: Bytes and seconds that it may take.

@@ -1,0 +1,193 @@
+"""What a call computes in NumPy or Python, and for which other values that is what jax computes.
+
+A proof is about the values that are given. Where NumPy computes with a leaf, the caller may come with 64 bits
+next time, which jax takes in 32, or with NumPy's array in place of one of jax's.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .arguments import Packed, Values
+from .call_traces import alike, apart, beyond, is_of_jax, is_wide, kept, kind_of, replaced, results
+from .following import Followed, every, follow
+from .jaxpr.walk import equations
+from .leaves import category
+from .protocol import CompareWithCall, Narrowed, Problem
+from .specs import SEED
+from .type_tests import parted
+
+#: Leaves that are looked at one by one.
+MOST_LEAVES = 16
+#: How much of the time there is one size of a number may take: it is tried at several, and may be how often
+#: a loop goes round.
+TRIED = 1 / 64
+#: Sizes up to which integers are tried, the largest that 32 bits hold first, and floats.
+WHOLE = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
+FLOATS = (1 << 40, 1 << 24, 1 << 12, 1 << 6)
+#: Values up to a size that are tried in place of the given ones: spread out, those moved there, and the size.
+Draw = Callable[[Any, int, np.random.Generator], Any]
+DRAWS: tuple[Draw, ...] = (
+    lambda given, size, rng: size * _signed(given, rng.random(np.shape(given))),
+    lambda given, size, _: given + (size - np.max(given, initial=0)),
+    lambda given, size, _: np.full(np.shape(given), size),
+)
+#: The types of 64 bits, by the kinds of those that have fewer.
+WIDE = {"i": np.int64, "u": np.uint64, "f": np.float64}
+
+
+class InNumpy:
+    """The leaves that NumPy computes with in a call, and what the emitted code can take for them.
+
+    Args:
+        values: the arguments.
+        traced: the trace of all their leaves.
+        names: of these leaves.
+        request: says what is constant, and what computing may take.
+    """
+
+    def __init__(
+        self, values: Values, traced: Followed, names: Sequence[str], request: CompareWithCall
+    ) -> None:
+        self.values, self.statics, self.traced, self.names = values, request.statics, traced, names
+        self.data, self.room, self.seconds = request.data, request.room, request.seconds * TRIED
+
+    def as_given(self, call: Followed) -> tuple[Narrowed, ...]:
+        """The leaves that NumPy or Python computes with in a call, and how large their values may be."""
+        leaves = Packed(self.values, self.statics).leaves
+        own = [i for i, leaf in enumerate(leaves) if not is_of_jax(i, leaf)]
+        some = self._computed_with(
+            self.values, call, [i for i in own if is_wide(leaves[i]) or may_be_wider(leaves[i])]
+        )
+        return tuple(Narrowed(self.names[i], kind_of(leaves[i]), self._reach(self.values, i)) for i in some)
+
+    def as_numpy(self) -> tuple[tuple[Narrowed, ...], tuple[str, ...]]:
+        """The same of NumPy's arrays in place of jax's, and the leaves that may not be NumPy's."""
+        packed = Packed(self.values, self.statics)
+        leaves, owners = packed.leaves, packed.owners
+        given = [
+            i
+            for i, leaf in enumerate(leaves)
+            if owners[i][0] in self.data and category(leaf) == "array" and is_of_jax(i, leaf)
+        ]
+        if not given:
+            return (), ()
+        values = replaced(self.values, self.statics, lambda i, leaf: np.asarray(leaf) if i in given else leaf)
+        call = _tried(lambda: follow(values, self.statics, is_of_jax))
+        if call is None:
+            return (), ()  # The function takes no arrays of NumPy's.
+        ways = bool(call.watch.asked or parted(call.watch, self.traced.watch))
+        if not ways and alike(self.traced, call, Packed(values, self.statics).leaves):
+            return (), ()
+        some = self._computed_with(values, call, given)
+        if ways:
+            return (), tuple(self.names[i] for i in some)
+        rows = [i for i in some if may_be_wider(leaves[i])]
+        return tuple(Narrowed(self.names[i], kind_of(leaves[i]), self._reach(values, i)) for i in rows), ()
+
+    def _computed_with(self, values: Values, call: Followed, which: Sequence[int]) -> list[int]:
+        """The leaves of `which` without whose values the call is another program."""
+        packed = Packed(values, self.statics)
+
+        def needed(some: Sequence[int]) -> bool:
+            again = _tried(
+                lambda: follow(values, self.statics, lambda i, leaf: i in some or is_of_jax(i, leaf))
+            )
+            if again is None:
+                return True  # NumPy takes no tracer.
+            ways = again.watch.asked.keys() != call.watch.asked.keys() or parted(call.watch, again.watch)
+            return bool(ways) or not alike(again, call, packed.leaves)
+
+        found: list[int] = []
+        for name in packed.trees:
+            own = [i for i in which if packed.owners[i][0] == name]
+            if len(own) <= MOST_LEAVES:
+                found += [i for i in own if needed([i])]
+            elif needed(own):
+                found += own
+        return found
+
+    def _reach(self, values: Values, index: int) -> int | None:
+        """Up to which size the values of a leaf may be for call and trace to give the same, as far as tried.
+
+        What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.
+        """
+        given = Packed(values, self.statics).leaves[index]
+        wide = given if is_wide(given) else np.asarray(given, WIDE[given.dtype.kind])
+        if wide is not given and wide.dtype.kind == "f":
+            return 0
+        rng, differed = np.random.default_rng(SEED), False
+        least = math.ceil(np.max(np.abs(given), initial=0))
+        sizes: Sequence[int] = WHOLE
+        if kind_of(given).startswith("float"):
+            if any(each.primitive.name == "while" for each in equations(self.traced.jaxpr)):
+                return None  # With other numbers it may go round for ever.
+            sizes = (*FLOATS, 4 * least)
+
+        def agree(limit: int) -> bool:
+            return all(self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)
+
+        for limit in sizes:
+            if limit <= least:
+                continue
+            same = _tried(functools.partial(agree, limit))
+            if same is None:
+                continue  # The call itself refuses such numbers, as an index.
+            if same:
+                return limit if differed or limit == WHOLE[0] else None
+            differed = True
+        return least if differed else None
+
+    def _agree(self, values: Values, index: int, like: Any, made: Any) -> bool:
+        """Whether the call and the trace give the same for another value of a leaf, of the type of `like`.
+
+        Raises:
+            OverflowError: it takes too long to see, as of a count of steps nobody waits for the end.
+        """
+
+        def other(i: int, leaf: Any) -> Any:
+            if i != index:
+                return leaf
+            return np.asarray(made, like.dtype) if hasattr(like, "dtype") else int(made)
+
+        values = replaced(kept(values), self.statics, other)
+        call, trace = (follow(values, self.statics, each) for each in (is_of_jax, every))
+        if alike(trace, call, Packed(values, self.statics).leaves):
+            return True
+        if beyond(self.room, self.seconds, trace, call):
+            raise OverflowError
+        return not apart(results(trace), results(call), None)
+
+
+def _tried(ask: Callable[[], Any]) -> Any:
+    """What a question is answered that runs the user's code with other values; None where that fails."""
+    try:
+        return ask()
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return None
+
+
+def may_be_wider(leaf: Any) -> bool:
+    """Whether there are arrays like this one of 64 bits, in which NumPy computes and jax does not.
+
+    A single integer counts something, which does not come to what 32 bits do not hold.
+    """
+    if (
+        category(leaf) != "array"
+        or leaf.dtype.kind not in WIDE
+        or (leaf.ndim == 0 and leaf.dtype.kind != "f")
+    ):
+        return False
+    wide = WIDE[leaf.dtype.kind]
+    return bool(jax.dtypes.canonicalize_dtype(wide) != wide)
+
+
+def _signed(given: Any, part: Any) -> Any:
+    """Numbers from 0 to 1, or from -1 where given ones are below zero."""
+    return 2 * part - 1 if np.min(given, initial=0) < 0 else part
