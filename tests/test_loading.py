@@ -490,3 +490,45 @@ def test_what_is_made_of_a_function_with_collectives_stands_behind_its_copy(proj
     assert made.stdout.index("def centred(") < made.stdout.index("LENGTH = ")
     assert made.stdout.count("TWICE") == 2  # its copy, and the use of it
     assert "derived for all inputs and device counts" in made.words
+
+
+def test_packages_that_only_load_data_or_log_are_stood_in_for(project):
+    project.write(
+        "train.py",
+        """
+        import jax.numpy as jnp
+        import no_such_logger as logger
+        from no_such_data.core import Loader, pipeline
+
+
+        class Shuffled(Loader):
+            rows = 24
+
+
+        @pipeline
+        def scaled(x):
+            return x * 2.0
+
+
+        def mean(x):
+            return jnp.mean(scaled(x))
+
+
+        if __name__ == "__main__":
+            logger.init(project="x").start()
+            with logger.timed("step"):
+                for batch in pipeline.load("mnist")["train"]:
+                    mean(batch)
+            try:
+                mean(jnp.ones((Shuffled().rows, 3)))
+            except logger.errors.Offline:
+                pass
+        """,
+    )
+    words = ["gen", "train.py::mean", "--run", "python train.py"]
+    project.refused("JP019", *words, says=["--stub no_such_logger"], exit_code=2)
+    stubs = ["--stub", "no_such_logger", "--stub", "no_such_data"]
+    result = project.run(*words, *stubs)
+    assert result.exit_code == 0, result.stderr
+    assert "--stub no_such_logger --stub no_such_data" in result.stdout
+    project.refused("JP018", *words, "--stub", "jax.numpy", says=["nothing stands in for what computes"])

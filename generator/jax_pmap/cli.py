@@ -185,6 +185,7 @@ _VERIFY = frozenset(
         "run",
         "inputs",
         "arg",
+        "stub",
         "shard",
         "replicate",
         "static",

@@ -141,6 +141,13 @@ _COMMON: tuple[Decorator, ...] = (
         metavar="NAME=SPEC",
         help="Example for one argument: 'x=f32[64,8]', 'batch={x: f32[64,8], y: i32[64]<10}', 'rng=key'.",
     ),
+    option(
+        "--stub",
+        section="Inputs",
+        multiple=True,
+        metavar="PACKAGE",
+        help="Import nothing of a package that only loads data or logs: every use of it does nothing.",
+    ),
     option("--shard", section="Roles", multiple=True, metavar="NAME[:AXIS]", help="Split over devices."),
     option("--replicate", section="Roles", **_MANY, help="Whole on every device."),
     option("--static", section="Roles", **_MANY, help="Compile-time constant."),

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from jax_pmap.config import TABLE, project_root, read_config
 from jax_pmap.model import Request, refused
+from jax_pmap.worker.stand_ins import VARIABLE
 
 #: Where a virtual environment keeps its interpreter.
 _IN_ENVIRONMENT = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
@@ -40,6 +41,8 @@ def interpreter_of(request: Request) -> tuple[Path, dict[str, str]]:
 
         program = read_program(request.run, request.directory)
         named, environment = named or program.python, dict(program.environment)
+    if request.stub:
+        environment[VARIABLE] = ",".join(request.stub)
     found = find_interpreter(named, request.directory, read_config(request.directory).python)
     return found.path, environment
 

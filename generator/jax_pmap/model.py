@@ -838,6 +838,8 @@ class Request:
     args: tuple[str, ...] = ()
     #: Command line of a Python program whose first call of the target gives the function and its arguments.
     run: str | None = None
+    #: Packages for which others stand in that take every use and do nothing.
+    stub: tuple[str, ...] = ()
     #: ``NAME[:AXIS]`` texts: an argument or a leaf path such as ``batch['x']``.
     shard: tuple[str, ...] = ()
     replicate: tuple[str, ...] = ()

@@ -48,6 +48,17 @@ def no_argument(option: str, name: str, known: Iterable[str], of: str, span: Spa
     )
 
 
+def package(text: str) -> str:
+    """The name of a package that another stands in for."""
+    if not all(part.isidentifier() for part in text.split(".")):
+        refuse(f"`--stub {text}` names no package.", "Write it as code imports it: `--stub tensorflow`.")
+    if text.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        refuse(
+            f"`--stub {text}`: nothing stands in for what computes.", "Install it: --python PATH names where."
+        )
+    return text
+
+
 def devices(text: str | None) -> Devices:
     """``"4"`` is a count, ``"0,2,4"`` and ``"2,"`` are device ids, None is all devices."""
     if text is None:
@@ -479,6 +490,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         inputs=options["inputs"],
         args=options["arg"],
         run=options["run"],
+        stub=tuple(map(package, options.get("stub", ()))),
         shard=options["shard"],
         replicate=options["replicate"],
         static=options["static"],
@@ -526,7 +538,7 @@ def command_line(options: Mapping[str, Any], command: str = "gen") -> str:
     ):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
-    for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):
+    for name in ("stub", "arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):
         for value in options.get(name, ()):
             words += [f"--{name}", value]
     for name in ("explicit", "fsdp"):

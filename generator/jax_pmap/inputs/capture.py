@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,8 @@ def program_ended(
             hint = "It reads its standard input, which is closed here: give what it asks for by options"
         elif problem.error.type == "ModuleNotFoundError":
             hint = "Install it, or name the interpreter that has it: --python PATH"
+            if package := re.search(r"No module named '(\w+)", problem.error.message):
+                hint += f"; if it only loads data or logs: --stub {package[1]}"
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",

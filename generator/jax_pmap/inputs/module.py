@@ -367,9 +367,10 @@ class _Loader:
             return drift
         missing = re.search(r"No module named '([\w.]+)'", message)
         if kind in ("ModuleNotFoundError", "ImportError") and missing:
+            package = missing[1].partition(".")[0]
             return (
-                f"Install `{missing[1].partition('.')[0]}` for `{self.session.python}`, or name a Python "
-                "that has it: --python PATH"
+                f"Install `{package}` for `{self.session.python}`, or name a Python that has it: --python "
+                f"PATH; if it only loads data or logs: --stub {package}"
             )
         if kind == "KeyError" and any("environ" in block for block in error_details(error)):
             return f"Set the variable: {message.strip(chr(39))}=… jax-pmap gen …"

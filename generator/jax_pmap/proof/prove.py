@@ -255,8 +255,8 @@ class _Proof:
             derived.comparison,
             steps=STEPS if self.plan.chain and not derived.complete else 2,
             derived=derived.complete,
-            # A run that was cut to fit has no room for more inputs; and what a call leaves behind for the next
-            # is seen with the values that were given.
+            # A run that was cut to fit has no room for more inputs; and what a call leaves behind for the
+            # next is seen with the values that were given.
             others=(derived.affordable is None or not derived.affordable.why)
             and not (derived.complete and derived.comparison.overrides),
             rows=rows,
