@@ -284,7 +284,7 @@ def test_integers_that_32_bits_may_not_hold_are_refused_by_the_code(steps: Proje
     [
         ("phased", "of_numpy", "`when` is float64"),
         ("in_buckets", "small_ids", "`ids` is int64"),
-        ("centred", "of_jax", "`x` is float64"),
+        ("centred", "of_jax", "`x` or `y` is float64"),
     ],
 )
 def test_what_numpy_would_compute_in_64_bits_is_refused_by_the_code(

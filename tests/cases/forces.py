@@ -117,16 +117,11 @@ def unshard(tree):
 
 
 def step(positions, velocities, masses):
-    if getattr(positions, "dtype", None) == "float64":
+    if "float64" in [getattr(leaf, "dtype", None) for leaf in (positions, masses)]:
         raise ValueError(
-            "step: `positions` is float64; in the proof `step` computes with "
-            "it in 32 bits; pass it in 32 bits, or generate again with such "
-            "inputs"
-        )
-    if getattr(masses, "dtype", None) == "float64":
-        raise ValueError(
-            "step: `masses` is float64; in the proof `step` computes with it "
-            "in 32 bits; pass it in 32 bits, or generate again with such inputs"
+            "step: `positions` or `masses` is float64; in the proof `step` "
+            "computes with float32 there, in NumPy: pass that, or generate "
+            "again with such inputs"
         )
     positions, velocities, masses = shard(positions, velocities, masses)
     return unshard(p_step(positions, velocities, masses))

@@ -125,16 +125,6 @@ def unshard(tree):
 
 def f(x, y, labels):
     """Forces along two coordinates, and how like each other those of one kind are."""
-    if getattr(x, "dtype", None) == "float64":
-        raise ValueError(
-            "f: `x` is float64; in the proof `f` computes with it in 32 bits; "
-            "pass it in 32 bits, or generate again with such inputs"
-        )
-    if getattr(y, "dtype", None) == "float64":
-        raise ValueError(
-            "f: `y` is float64; in the proof `f` computes with it in 32 bits; "
-            "pass it in 32 bits, or generate again with such inputs"
-        )
     if (
         getattr(labels, "dtype", None) in ("int64", "uint64")
         and (abs(labels) > 2147483647).any()
@@ -142,6 +132,11 @@ def f(x, y, labels):
         raise ValueError(
             "f: `labels` is int64 and goes above 2147483647; in the proof `f` "
             "computes with it in 32 bits; pass it in 32 bits"
+        )
+    if "float64" in [getattr(leaf, "dtype", None) for leaf in (x, y)]:
+        raise ValueError(
+            "f: `x` or `y` is float64; in the proof `f` computes with float32 "
+            "there, in NumPy: pass that, or generate again with such inputs"
         )
     x, y, labels = shard(x, y, labels)
     return unshard(p_f(x, y, labels))

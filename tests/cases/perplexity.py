@@ -92,12 +92,6 @@ def shard(logits, labels):
 
 def evaluate(logits, labels):
     """Metrics of one batch of token predictions."""
-    if getattr(logits, "dtype", None) == "float64":
-        raise ValueError(
-            "evaluate: `logits` is float64; in the proof `evaluate` computes "
-            "with it in 32 bits; pass it in 32 bits, or generate again with "
-            "such inputs"
-        )
     if (
         getattr(labels, "dtype", None) in ("int64", "uint64")
         and (abs(labels) > 2147483647).any()
@@ -105,6 +99,12 @@ def evaluate(logits, labels):
         raise ValueError(
             "evaluate: `labels` is int64 and goes above 2147483647; in the "
             "proof `evaluate` computes with it in 32 bits; pass it in 32 bits"
+        )
+    if getattr(logits, "dtype", None) == "float64":
+        raise ValueError(
+            "evaluate: `logits` is float64; in the proof `evaluate` computes "
+            "with float32 there, in NumPy: pass that, or generate again with "
+            "such inputs"
         )
     logits, labels = shard(logits, labels)
     return p_evaluate(logits, labels)

@@ -159,15 +159,10 @@ def f(w, x, y):
 
     And the curvature and the slope of a masked loss.
     """
-    if getattr(x, "dtype", None) == "float64":
+    if "float64" in [getattr(leaf, "dtype", None) for leaf in (x, y)]:
         raise ValueError(
-            "f: `x` is float64; in the proof `f` computes with it in 32 bits; "
-            "pass it in 32 bits, or generate again with such inputs"
-        )
-    if getattr(y, "dtype", None) == "float64":
-        raise ValueError(
-            "f: `y` is float64; in the proof `f` computes with it in 32 bits; "
-            "pass it in 32 bits, or generate again with such inputs"
+            "f: `x` or `y` is float64; in the proof `f` computes with float32 "
+            "there, in NumPy: pass that, or generate again with such inputs"
         )
     x, y = shard(x, y)
     return p_f(replicate(w), x, y)
