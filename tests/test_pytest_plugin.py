@@ -39,6 +39,12 @@ not_synced = mapped(lambda x: jnp.sqrt(jnp.mean(x**2)))
 narrow = lambda x: right(x).astype("float16")
 
 
+def not_on_three(x):
+    if jax.device_count() == 3:
+        raise ValueError("three")
+    return right(x)
+
+
 def above(x):
     return jnp.mean(x > 0)
 
@@ -75,6 +81,15 @@ def half_the_total(x, mesh):
 
 
 kept_mesh = functools.cache(mesh)
+mesh_of_import = mesh()
+rms_at_import = jax.jit(
+    jax.shard_map(
+        lambda part: jnp.sqrt(jax.lax.pmean(jnp.mean(part**2), "i")),
+        mesh=mesh_of_import,
+        in_specs=P("i"),
+        out_specs=P(),
+    )
+)
 half_on_kept = lambda x: half_the_total(x, kept_mesh())
 half_compiled = jax.jit(lambda x: half_the_total(x, mesh()))
 
@@ -96,6 +111,7 @@ TESTS = """\
 import os
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -134,6 +150,14 @@ def test_the_proof():
     assert_parallel_equal(source.right, source.rms, wide)
     with pytest.raises((TypeError, ValueError)):
         assert_parallel_equal(source.right, source.rms, wide, counts=[3])
+    # It divides the batch, and one axis of the parameters not.
+    params = {"w": np.ones((2, 64), np.float32), "b": np.ones(64, np.float32)}
+    many = np.random.default_rng(2).normal(size=(24, 64)).astype(np.float32)
+    with pytest.raises((TypeError, ValueError), match="three") as raised:
+        assert_parallel_equal(
+            lambda params, x: source.not_on_three(x), lambda params, x: source.rms(x), params, many
+        )
+    assert "It was called on 3 devices" in raised.value.__notes__[0]
     with pytest.raises(AssertionError, match="differs on 2 devices"):
         assert_parallel_equal(source.root_first, source.rms, wide)
     # What does not run in float64 is compared as it is.
@@ -163,6 +187,18 @@ def test_the_proof():
         assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
     with pytest.raises(ValueError, match="shapes alone"):
         assert_parallel_equal(source.right, source.rms, jax.ShapeDtypeStruct((24, 2), "float32"))
+    # Nothing is compared, or on other devices than asked.
+    for nothing, message in [
+        (lambda x: None, "gives no arrays"),
+        (lambda x: {}, "gives no arrays"),
+        (lambda x: jnp.log(-(x**2)).mean(), "NaN or infinite"),
+        (lambda x: (x / 0, jnp.log(-(x**2)).mean(), len(x)), "NaN or infinite"),
+    ]:
+        with pytest.raises(ValueError, match="nothing was compared: .*" + message):
+            assert_parallel_equal(nothing, nothing, x)
+    assert_parallel_equal(source.rms_at_import, source.rms, x, counts=[8])
+    with pytest.raises(ValueError, match="asks for 2 devices, and the result lies on 8: .* .counts=.8.."):
+        assert_parallel_equal(source.rms_at_import, source.rms, x, counts=[2])
     with pytest.raises(ValueError, match="no argument divides"):
         assert_parallel_equal(source.right, source.rms, x[:7, :1])
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -19,7 +19,7 @@ from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.generator import Shares, rekeyed, repeat_draws
-from jax_pmap.worker.leaves import is_abstract, is_key, to_float64
+from jax_pmap.worker.leaves import category, is_abstract, is_key, is_key_leaf, to_float64
 from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.protocol import Failure, Problem
@@ -62,13 +62,15 @@ def assert_parallel_equal(
         reference: the single-device function; an axis that it synchronises over is bound to one device.
         *args: example arguments, the whole batch, different on every share.
         counts: device counts to run on; None for those of 2, 3, 4 and 8 that there are devices for and that
-            divide the batch. A function that was mapped over chosen devices takes one count: ``counts=[8]``.
+            divide the batch, the leading axis that most arguments have in all their arrays. A function that
+            was mapped over chosen devices takes one count: ``counts=[8]``.
         **kwargs: example keyword arguments.
 
     Raises:
         AssertionError: they differ; it names the output, the device count, the error, the likeliest cause.
-        ValueError: there is nothing to compare: one device only, no count that fits, shapes alone, or the
-            same data on every share, which would hide a missing `pmean`.
+        ValueError: there is nothing to compare: one device only, no count that fits, shapes alone, a
+            reference that gives no numbers, the same data on every share, which would hide a missing
+            `pmean`, or other devices than those that `counts` names.
     """
     __tracebackhide__ = True  # pytest then points at the line of the test
     host_arrays.tell_modes_apart()
@@ -87,18 +89,23 @@ def assert_parallel_equal(
             f"no argument divides over {', '.join(map(str, wanted))} devices: use a batch of 24, or name the "
             "counts that fit: `counts=[...]`"
         )
-    _refuse_repeats(asked[-1], args, kwargs)
+    rows = _rows((*args, *kwargs.values()))
+    for count in [count for count in asked if rows % count == 0][-1:]:
+        _refuse_repeats(count, rows, args, kwargs)
     given = bool(jax.config.jax_enable_x64)
     one = OneDevice()
     reference = _on_one_device(reference, one)
+    if counts:
+        parallel = _on_devices_asked(parallel)
     mutated = _mutated(reference, names, (args, kwargs))
     reference, parallel = (_with_changes(function, names, mutated) for function in (reference, parallel))
     values = (args, kwargs)
     runs = _runs(reference, values, given, None)
+    _refuse_nothing([want for _, _, want, _ in runs])
     left_out: Exception | None = None
     compared = draws_own = False
     for count in asked:
-        strict = bool(counts) or _divides_all(count, args, kwargs)
+        strict = bool(counts) or rows % count == 0
         left: Exception | None = None
         try:
             if not draws_own:
@@ -111,7 +118,6 @@ def assert_parallel_equal(
             left = _hold_for_equal_draws(
                 parallel, reference, values, count, mutated, given, strict, bool(one.axes)
             )
-        # It divides some axis, and that is not the batch's.
         left_out, compared = left or left_out, compared or left is None
     if left_out is not None and not compared:
         raise left_out
@@ -132,7 +138,7 @@ def _hold(
 ) -> Exception | None:
     """Hold `parallel` on `count` devices against runs of the reference, with random numbers for `shares`.
 
-    Answers the error of a count that it does not take, unless `strict`.
+    Answers the error of a count that does not divide the batch, unless `strict`.
     """
     __tracebackhide__ = True
     jax.clear_caches()  # What was traced on other devices has their mesh in it.
@@ -143,6 +149,10 @@ def _hold(
                 jax.block_until_ready(got)
             except (TypeError, ValueError) as error:
                 if number or strict:
+                    error.add_note(
+                        f"It was called on {count} devices. If it is not made for that, name the counts that "
+                        "it is made for: `counts=[...]`"
+                    )
                     raise
                 return error
             _compare(got, want, allowed, count, mutated, widths=enabled == given)
@@ -287,6 +297,28 @@ def _on_one_device(function: Callable[..., Any], one: OneDevice) -> Callable[...
     return lambda *args, **kwargs: one.run(lambda: function(*args, **kwargs))
 
 
+def _on_devices_asked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, of which it is an error that its results lie on more or fewer devices than there are."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        arrays = [
+            leaf
+            for leaf in jax.tree.leaves(result)
+            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        ]
+        found, asked = len({device for leaf in arrays for device in leaf.devices()}), jax.device_count()
+        if found > 1 and found != asked:  # Behind `x[0]` an array is on one.
+            raise ValueError(
+                f"`counts` asks for {asked} devices, and the result lies on {found}: a mesh that is made "
+                "when a module is imported keeps its devices. Name how many it has, "
+                f"`counts=[{found}]`, or make it when the function is called"
+            )
+        return result
+
+    return call
+
+
 def _names(function: Callable[..., Any], count: int) -> list[str]:
     """Names for arguments by position: those of the parameters, where there are as many."""
     try:
@@ -340,18 +372,43 @@ def _divides(count: int, args: Any, kwargs: Any) -> bool:
     )
 
 
-def _divides_all(count: int, args: Any, kwargs: Any) -> bool:
-    """Whether no axis that a batch may be is left with a remainder."""
-    return all(
-        size % count == 0 for leaf in _batches(args, kwargs) for size in np.shape(leaf) if size >= count
+def _rows(given: Iterable[Any]) -> int:
+    """The size of the batch: the leading axis that most arguments have in all their arrays.
+
+    Those of parameters seldom agree. Of sizes that as many have it is the last one's, as batches come last.
+    """
+    leading = [
+        {np.shape(leaf)[0] for leaf in jax.tree.leaves(each) if np.ndim(leaf) and not is_key_leaf(leaf)}
+        for each in given
+    ]
+    sizes = [size for found in leading if len(found) == 1 for size in found]
+    sizes = sizes or [size for found in leading for size in found]
+    return max(reversed(sizes), key=sizes.count, default=0)
+
+
+def _refuse_nothing(results: Sequence[Any]) -> None:
+    """Refuse a reference in whose results there is no number, which any function gives as well."""
+    arrays = [
+        host(leaf) for result in results for leaf in jax.tree.leaves(result) if category(leaf) != "opaque"
+    ]
+    floats = [each.astype(complex) for each in arrays if each.size and each.dtype.kind in "fcV"]
+    whole = any(each.size and each.dtype.kind not in "fcV" for each in arrays)
+    if any(np.isfinite(each).any() for each in floats):
+        return
+    if whole and not any(np.isnan(each).any() for each in floats):
+        return
+    raise ValueError(
+        "nothing was compared: every float that the reference gives is NaN or infinite. Give arguments for "
+        "which it gives numbers"
+        if floats
+        else "nothing was compared: the reference gives no arrays, and none of its arguments is seen to "
+        "change. Let both functions return what they compute"
     )
 
 
-def _refuse_repeats(count: int, args: Any, kwargs: Any) -> None:
+def _refuse_repeats(count: int, rows: int, args: Any, kwargs: Any) -> None:
     """Refuse data of which every share is the same: a function that never communicates would pass."""
-    split = [np.asarray(leaf) for leaf in _batches(args, kwargs) if np.shape(leaf)[0] % count == 0]
-    largest = max((leaf.shape[0] for leaf in split), default=0)
-    batch = [leaf for leaf in split if leaf.shape[0] == largest]
+    batch = [np.asarray(leaf) for leaf in _batches(args, kwargs) if np.shape(leaf)[0] == rows]
     if batch and all(
         (np.array(np.split(leaf, count)) == leaf[: leaf.shape[0] // count]).all() for leaf in batch
     ):
