@@ -214,6 +214,32 @@ def test_faults_that_the_given_inputs_do_not_show(project: Project, name: str, i
     project.refused("JP045", *words, "--inputs", f"pairs.py::{inputs}", says=(says,), exit_code=1)
 
 
+def test_what_differs_for_another_static_value_is_said_with_it(project: Project) -> None:
+    project.write(
+        "clock.py",
+        """
+        import itertools
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        ticks = itertools.count(1.0)
+
+
+        def level(x, mode="mean"):
+            if mode == "drift":
+                scalar = jax.ShapeDtypeStruct((), np.float32)
+                return jnp.mean(x) + jax.pure_callback(lambda _: np.float32(next(ticks)), scalar, 0.0)
+            return jnp.mean(x)
+        """,
+    )
+    said = ("differs on 2 devices with `mode='drift'`", "Give inputs with that value")
+    words = ("gen", "clock.py::level", "--arg", "x=f32[24]", "--arg", "mode='mean'")
+    refused = project.refused("JP045", *words, says=said, exit_code=1)
+    assert "--shard" not in refused.stderr
+
+
 def test_a_mask_of_ones_is_named_and_made_another(project: Project):
     project.write("pairs.py", PAIRS)
     words = ("--against", "pairs.py::masked", "--inputs", "pairs.py::marked", "--devices", "2")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from jax_pmap.model import Derivation, Plan, Refusal, Span
 from jax_pmap.problems import error_details, error_line
@@ -15,19 +16,36 @@ from jax_pmap.worker import protocol
 ROUND_BATCH = "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8"
 
 
-def failure(check: protocol.Check, found: protocol.Failure, span: Span) -> Refusal:
-    """What a failed check says to the user."""
+def failure(
+    check: protocol.Check,
+    found: protocol.Failure,
+    span: Span,
+    statics: Mapping[str, str] = MappingProxyType({}),
+) -> Refusal:
+    """What a failed check says to the user.
+
+    `statics` are values of static arguments, as source, that are others than those of the example inputs.
+    """
     devices = check.devices
     output = f"output `{found.path}`" if found.path else "the output"
     step = f", call {found.step + 1}" if found.step else ""
     where = f"on {devices} devices{step}"
     if check.resized:
         where += f" with a batch of {check.batch}"
+    constants = ", ".join(f"{name}={value}" for name, value in statics.items())
+    if constants:
+        where += f" with `{constants}`"
     hint = (
         "Look for an argument whose role is another than the plan's (--shard NAME, --replicate NAME), and "
         "for a result that depends on the order of the batch, on time or on a global variable; or try "
         "--backend jit. If it is none of these, please report it with the function"
     )
+    if constants:
+        hint = (
+            f"The function asks about `{constants}`, which the example inputs do not have. Give inputs with "
+            "that value, for code that is planned from it; or try --backend jit. If it is neither, please "
+            "report it with the function"
+        )
     details: tuple[str, ...] = ()
     if found.error is not None:
         reason = f"the emitted code fails {where}: {error_line(found.error)}"
@@ -97,12 +115,13 @@ def uneven(
     target: Target,
     remainder: str,
     derivation: Derivation | None = None,
+    statics: Mapping[str, str] = MappingProxyType({}),
 ) -> Refusal:
     """What to say of a batch that does not divide and gives another result than the original.
 
     Where the `derivation` ended is the place at which added rows count.
     """
-    said = failure(check, found, target.facts.span)
+    said = failure(check, found, target.facts.span, statics)
     return Refusal(
         "JP060",
         f"with --remainder {remainder} and a batch of {check.batch} "

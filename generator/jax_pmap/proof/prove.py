@@ -303,9 +303,9 @@ class _Proof:
 
     def _failed(self, derived: _Derived, check: protocol.Check, found: protocol.Failure) -> RefusalError:
         """What a check that failed says to the user."""
-        target = self.target
+        target, statics = self.target, derived.comparison.overrides
         if check.uneven:
-            return RefusalError(uneven(check, found, target, self.how.remainder, derived.derivation))
+            return RefusalError(uneven(check, found, target, self.how.remainder, derived.derivation, statics))
         if found.error is not None and found.error.type == UNTYPED:
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
@@ -313,7 +313,7 @@ class _Proof:
             unmapped = fails_in_any_map(target.facts.name, found.error, target.facts.span)
             if unmapped is not None:
                 return RefusalError(unmapped)
-        refusal = failure(check, found, target.facts.span)
+        refusal = failure(check, found, target.facts.span, statics)
         # Which keys are one is not derived.
         return RefusalError(disagreeing(refusal) if derived.complete and found.what != "keys" else refusal)
 
