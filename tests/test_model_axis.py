@@ -262,6 +262,37 @@ def test_what_couples_parts_in_a_library_is_for_the_compiler(steps: Project) -> 
     steps.refused("JP046", *one, "--mesh", "data=2,model=2", says=says, exit_code=1)
 
 
+def test_gradients_that_a_callee_takes_are_for_the_compiler(steps: Project) -> None:
+    steps.write(
+        "callee.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        from steps import hidden, inputs
+
+
+        def error(params, batch):
+            return jnp.mean((hidden(params, batch) @ params["down"]["kernel"]) ** 2)
+
+
+        def updated(loss, params, batch):
+            grads = jax.grad(loss)(params, batch)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+        def step(params, batch):
+            return updated(error, params, batch)
+        """,
+    )
+    words = ("gen", "callee.py::step", "--inputs", "callee.py::inputs", "--backend", "shard_map")
+    says = ("gradients of `params`", "callee.py:11", "Take them in the function itself")
+    for form in (
+        ("--mesh", "data=2,model=2", *RULES),
+        ("--mesh", "data=4", "--spec", ".*up.kernel=None,data"),
+    ):
+        steps.refused("JP046", *words, *form, says=says, exit_code=1)
+
+
 def test_a_plan_is_taken_back_and_held_to_its_mesh(steps: Project) -> None:
     words = ("steps.py::step", "--inputs", "steps.py::with_state", *FORM, "--mesh", "data=2,model=2", *RULES)
     plan = steps.run("plan", *words, "--output-format", "json")

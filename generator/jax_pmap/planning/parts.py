@@ -104,6 +104,8 @@ def in_parts(plan: Plan, body: Body, tree: Any, request: Request, span: Span, fi
             kept.append(axis.name)
             more += [dataclasses.replace(sync, along=(axis.name,)) for sync in answer]
     gathered = [axis.name for axis in plan.mesh if axis.name in used and axis.name not in kept]
+    if not gradients and any(_below(leaf, fed) and is_part(leaf, gathered) for leaf in plan.outputs):
+        raise _unscattered(plan, body, loads, span)
     regions = [place(made) for made, _ in gradients.values()]
     first = min((_line_of(region, body) for region in regions), default=None)
     gathers = [
@@ -184,6 +186,31 @@ def _for_jit(why: str, span: Span) -> RefusalError:
         f"shard_map code gathers arrays in parts before the gradients and scatters these, and here {why}",
         "Use --backend jit, where the compiler works it out",
         span,
+    )
+
+
+def _unscattered(plan: Plan, body: Body, loads: Sequence[Expression], span: Span) -> RefusalError:
+    """What to say where arrays in parts are put together, and there are no gradients to divide them again.
+
+    Those of a function that is called come whole, as does all that is made of them.
+    """
+    sizes = {_bytes(plan, load): load.text for load in loads}
+    called = [
+        sync
+        for sync in plan.syncs
+        if sync.op in SCATTERED
+        and sync.bytes in sizes
+        and not inside(place(sync.span), place(body.scope.span))
+    ]
+    if not called:
+        return _for_jit("no gradients of what is in parts are taken in the function itself", span)
+    return refused(
+        "JP046",
+        f"shard_map code divides the gradients of `{sizes[called[0].bytes]}` among the devices that have it "
+        "in parts where the function itself takes them, and here a function that it calls does",
+        "Take them in the function itself (`grads = jax.grad(...)(...)`), or use --backend jit, where the "
+        "compiler works it out",
+        called[0].span,
     )
 
 
