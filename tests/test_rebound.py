@@ -315,6 +315,123 @@ def test_what_a_call_collects_for_itself_is_taken(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
 
 
+ATTRIBUTES = """
+import types
+
+import jax.numpy as jnp
+
+
+class Options:
+    start = 0.5
+
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+
+
+class Loaded:
+    def __init__(self):
+        self.rate = 0.1
+
+    def load(self, given):
+        for name, value in given.items():
+            setattr(self, name, value)
+
+
+BY_VARS, BY_DICT, BY_NAME, BY_HELPER = Options(rate=0.1), Options(), Options(rate=0.1), Options(rate=0.1)
+PLAIN, ASKED, FROZEN, SETTLED = Options(rate=0.1), Options(rate=0.1), Options(rate=0.1), Options(rate=0.1)
+SPACE, LOADED = types.SimpleNamespace(rate=0.1), Loaded()
+
+
+def assign(options, given):
+    for name, value in given.items():
+        setattr(options, name, value)
+
+
+def change(given, name):
+    vars(BY_VARS)["rate"] = given
+    BY_DICT.__dict__.update(start=given)
+    setattr(BY_NAME, name, given)
+    assign(BY_HELPER, {name: given})
+    PLAIN.rate = given
+    ASKED.rate = given
+    object.__setattr__(FROZEN, "rate", given)
+    space = vars(SPACE)
+    space[name] = given
+    other = Options(rate=0.1)
+    setattr(other, name, given)
+    return vars(SETTLED)
+
+
+def by_vars(x):
+    return BY_VARS.rate * jnp.mean(x)
+
+
+def by_dict(x):
+    return BY_DICT.start * jnp.mean(x)
+
+
+def by_name(x):
+    return BY_NAME.rate * jnp.mean(x)
+
+
+def by_helper(x):
+    return BY_HELPER.rate * jnp.mean(x)
+
+
+def plain(x):
+    return vars(PLAIN)["rate"] * jnp.mean(x)
+
+
+def asked(x):
+    return getattr(ASKED, "rate", 0.1) * jnp.mean(x)
+
+
+def frozen(x):
+    return FROZEN.rate * jnp.mean(x)
+
+
+def in_a_space(x):
+    return SPACE.rate * jnp.mean(x)
+
+
+def loaded(x):
+    return LOADED.rate * jnp.mean(x)
+
+
+def settled(x):
+    return SETTLED.rate * SETTLED.start * jnp.mean(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("loaded", 22),
+        ("by_vars", 36),
+        ("by_dict", 37),
+        ("by_name", 38),
+        ("by_helper", 39),
+        ("plain", 40),
+        ("asked", 41),
+        ("frozen", 42),
+        ("in_a_space", 44),
+    ],
+)
+def test_attributes_that_change_by_other_ways_are_seen(shared: Project, name: str, line: int) -> None:
+    shared.write("attributes.py", ATTRIBUTES)
+    args = ("gen", f"attributes.py::{name}", "--arg", "x=f32[24,3]")
+    shared.refused("JP062", *args, says=[f"anew, which line {line} changes"], exit_code=1)
+
+
+def test_what_changes_another_object_or_reads_all_of_one_is_taken(shared: Project) -> None:
+    shared.write("attributes.py", ATTRIBUTES)
+    made = shared.run("gen", "attributes.py::settled", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+
+
 PROGRAM = """
 import jax.numpy as jnp
 

@@ -20,8 +20,10 @@ from .load import text_of
 from .protocol import Later, Site
 from .type_tests import Watch, is_users, is_users_object, line_at
 
-#: Methods that make an object what it is.
-MAKING = frozenset({"__init__", "__post_init__", "__new__", "setup"})
+#: Methods that make an object what it is, or are what an assignment does that is seen where it stands.
+MAKING = frozenset(
+    {"__init__", "__post_init__", "__new__", "setup", "__setstate__", "__setattr__", "__delattr__"}
+)
 #: Methods that change a dict, a list, a set or an array.
 MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "insert", "remove", "update"})
 #: Those of them that are called for what they return, too.
@@ -41,6 +43,10 @@ FILLERS = frozenset(
 #: What nothing can be changed in.
 FIXED = (bool, int, float, complex, str, bytes, tuple, frozenset, types.FunctionType, type(None))
 _NOTHING = object()
+#: All attributes of an object, of which code may change or read any: ``vars(config)[name] = value``.
+ALL = "__dict__"
+#: What each change of an attribute is to code that reads all of them.
+ONE = "__dict__[…]"
 #: Between a function and a variable of it that functions in it use: ``make.<locals>.step``.
 LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -55,6 +61,8 @@ class Parameter:
     name: str
     #: Whether that depends on what the value is.
     in_doubt: bool
+    #: Whether it is an attribute that changes.
+    attribute: bool = False
 
 
 @dataclass(frozen=True)
@@ -297,15 +305,16 @@ def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
         for path, node in nodes:
             if not isinstance(node, FUNCTIONS[:2]):
                 continue
-            changed: dict[str, bool] = {}
+            changed: dict[tuple[str, bool], bool] = {}
             for use in _of_function(node, Scope(path, changers=found)):
-                if use.changes and use.inside and not use.attributes:
-                    root = use.root.rpartition(LOCALS)[2]
+                if use.changes and use.inside and use.attributes in ((), (ALL,)):
+                    root = use.root.rpartition(LOCALS)[2], bool(use.attributes)
                     changed[root] = use.in_doubt and changed.get(root, True)
             static = any(_last(each) == "staticmethod" for each in node.decorator_list)
             for index, name in enumerate(_parameters(node)[id(node) in methods and not static :]):
-                if name in changed:
-                    more.setdefault(node.name, []).append(Parameter(index, name, changed[name]))
+                for attribute in (False, True):
+                    if (in_doubt := changed.get((name, attribute))) is not None:
+                        more.setdefault(node.name, []).append(Parameter(index, name, in_doubt, attribute))
         if more == found:
             return found
         found = more
@@ -329,6 +338,8 @@ def _values(use: Use, spaces: Spaces) -> list[Any]:
 def _places(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Place]:
     """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
     space = spaces.modules[use.scope.path]
+    if use.changes and use.attributes[-1:] == (ALL,):
+        return [(_holder(value), name) for value in _owners(use, spaces, held) for name in (ALL, ONE)]
     if not use.is_global:
         if not use.attributes:
             return []
@@ -338,20 +349,51 @@ def _places(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Place]:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
-        return [(id(value), name) for value in found if _has(value, name)]
+        return [
+            place for value in found if _has(value, name) for place in _of_attribute(use, id(value), name)
+        ]
     values, names = _values(use, spaces), (use.root, *use.attributes)
-    holders = [space, *(vars(each) if isinstance(each, types.ModuleType) else each for each in values)]
-    named = [(id(holder), name) for holder, name in zip(holders, names, strict=False)]
+    holders = [id(space), *map(_holder, values)]
+    named = [*zip(holders, names, strict=False)]
     content = [(id(values[-1]), "")] if values else []
     if not use.changes:
-        return [*named, *content]
+        below = (place for holder, name in named[1:] for place in _of_attribute(use, holder, name))
+        return [*named[:1], *below, *content]
     if use.in_doubt and not (len(values) == len(names) and isinstance(values[-1], CONTAINERS)):
         return []
     if use.inside and use.is_free:
         return named
     if use.inside:
         return content if len(values) == len(names) and not isinstance(values[-1], FIXED) else []
-    return named[-1:] if len(named) == len(names) else []
+    if len(named) < len(names):
+        return []
+    return named if len(names) == 1 else _of_attribute(use, *named[-1])
+
+
+def _of_attribute(use: Use, holder: int, name: str) -> list[Place]:
+    """The places of an attribute, those among them by which it is met where all attributes are meant."""
+    if use.changes:
+        return [(holder, name), (holder, ONE)]
+    return [(holder, name), (holder, ONE if name == ALL else ALL)]
+
+
+def _holder(value: Any) -> int:
+    """The id of what has the attributes of a value: of a module, its namespace."""
+    return id(vars(value) if isinstance(value, types.ModuleType) else value)
+
+
+def _owners(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Any]:
+    """The objects of which a change of any attribute is one."""
+    owner = replace(use, attributes=use.attributes[:-1])
+    if owner.is_own:
+        found = [value for value in held if _is_of(value, spaces.modules[use.scope.path], use)]
+        for name in owner.attributes:
+            found = [vars(each)[name] for each in found if name in getattr(each, "__dict__", {})]
+        return found
+    if not (owner.is_global or owner.is_free):
+        return []  # Where it is a parameter, what is given for it changes.
+    values = _values(owner, spaces)
+    return values[-1:] if len(values) == 1 + len(owner.attributes) else []
 
 
 def _kept_elsewhere(
@@ -467,9 +509,45 @@ def _has(value: Any, name: str) -> bool:
 
 def _parsed(path: str) -> ast.Module:
     try:
-        return ast.parse(text_of(path))
+        return _Plain().visit(ast.parse(text_of(path)))  # type: ignore[no-any-return]
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+class _Plain(ast.NodeTransformer):
+    """Attributes by the names that code spells in other ways, and `ALL` of those whose names it computes."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """``vars(a)``, ``getattr(a, "b")``, ``object.__setattr__(a, "b", c)``."""
+        self.generic_visit(node)
+        name, given = _last(node.func), node.args
+        if isinstance(node.func, ast.Attribute) and name in ("__setattr__", "__delattr__"):
+            # Of a class it takes the object, too.
+            own = [] if _last(node.func.value) == "object" else [node.func.value]
+            name, given = name.strip("_"), [*own, *given]
+        elif not isinstance(node.func, ast.Name):
+            return node
+        if name == "delattr" and len(given) == 2:
+            name, given = "setattr", [*given, ast.Constant(None)]
+        made: ast.expr = node
+        if name == "vars" and len(given) == 1:
+            made = ast.Attribute(given[0], ALL, ast.Load())
+        elif name == "getattr" and len(given) > 1:
+            attribute = given[1].value if isinstance(given[1], ast.Constant) else ALL
+            made = ast.Attribute(given[0], str(attribute), ast.Load())
+            if len(given) > 2 or attribute == ALL:
+                made = ast.Tuple([made, *given[1:]], ast.Load())
+        elif name == "setattr" and len(given) == 3:
+            made = ast.Call(ast.Name("setattr", ast.Load()), given, [])
+        return ast.fix_missing_locations(ast.copy_location(made, node))
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """``vars(a)["b"]``."""
+        self.generic_visit(node)
+        of, key = node.value, node.slice
+        if not (isinstance(of, ast.Attribute) and of.attr == ALL and isinstance(key, ast.Constant)):
+            return node
+        return ast.copy_location(ast.Attribute(of.value, str(key.value), node.ctx), node)
 
 
 def _at_import(tree: ast.Module) -> tuple[set[str], set[str]]:
@@ -588,7 +666,8 @@ def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> 
             for parameter in scope.changers.get(called, ()):
                 by_name = [each.value for each in node.keywords if each.arg == parameter.name]
                 for each in (*given[parameter.index : parameter.index + 1], *by_name):
-                    yield from _inside(each, scope, aliases, in_doubt=parameter.in_doubt)
+                    changed = _all_of(each) if parameter.attribute else each
+                    yield from _inside(changed, scope, aliases, in_doubt=parameter.in_doubt)
             yield from (
                 use
                 for each in node.keywords
@@ -600,6 +679,8 @@ def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> 
             elif called == "setattr" and len(given) == 3 and isinstance(given[1], ast.Constant):
                 attribute = ast.Attribute(given[0], str(given[1].value), ast.Store(), lineno=node.lineno)
                 yield from _use(attribute, scope, changes=True)
+            elif called == "setattr" and len(given) == 3:
+                yield from _inside(_all_of(given[0]), scope, aliases)
         if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             continue
         if isinstance(node.ctx, ast.Load):
@@ -611,6 +692,10 @@ def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> 
             yield from _use(node, scope, changes=True)
         elif id(node) in counted:
             yield from _inside(node, scope, aliases)
+
+
+def _all_of(node: ast.expr) -> ast.Attribute:
+    return ast.copy_location(ast.Attribute(node, ALL, ast.Load()), node)
 
 
 def _aliases(own: Iterable[ast.AST]) -> dict[str, ast.AST]:
