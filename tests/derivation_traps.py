@@ -141,6 +141,18 @@ def loss(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
     return jnp.mean((x @ w - y) ** 2)
 
 
+def last_group(part: Callable[..., Any], groups: int = 2) -> Callable[..., Any]:
+    """What `part` makes of the last group of a device's rows."""
+
+    def kept(w: Any, *batch: Any) -> Any:
+        rows = tuple(each.reshape(groups, -1, *each.shape[1:]) for each in batch)
+        given = [each[0] for each in rows]
+        zero = jnp.zeros_like(jax.eval_shape(part, w, *given))
+        return lax.scan(lambda _, row: (part(w, *row), None), zero, rows)[0]
+
+    return kept
+
+
 def in_groups(part: Callable[..., Any], groups: int = 2) -> Callable[..., Any]:
     """The sum of what `part` makes of each group of a device's rows."""
 
@@ -328,6 +340,21 @@ TRAPS: dict[str, Trap] = {
         I,
     ),
     # Microbatches and layouts.
+    "what the last microbatch has is the same for each": Trap(
+        True, lambda w, *_: jnp.tanh(w) * 3, last_group(lambda w, *_: jnp.tanh(w) * 3)
+    ),
+    "a sum that the last microbatch has": Trap(
+        False, lambda w, x, *_: x.sum(0), lambda *a: psum(last_group(lambda w, x, *_: x.sum(0))(*a))
+    ),
+    "a mean that the last microbatch has": Trap(
+        False, lambda w, x, *_: x.mean(0), lambda *a: pmean(last_group(lambda w, x, *_: x.mean(0))(*a))
+    ),
+    "a maximum that the last microbatch has": Trap(
+        False, lambda w, x, *_: x.max(0), lambda *a: lax.pmax(last_group(lambda w, x, *_: x.max(0))(*a), "i")
+    ),
+    "how many rows the last microbatch has": Trap(
+        False, lambda w, x, *_: w * len(x), lambda *a: psum(last_group(lambda w, x, *_: w * len(x))(*a))
+    ),
     "weighted mean in microbatches": Trap(False, masked_groups, lambda *a: pmean(masked_groups(*a))),
     "accumulated gradients": Trap(True, accumulated, lambda *a: pmean(accumulated(*a))),
     "accumulated without the mean": Trap(False, accumulated, accumulated),

@@ -79,7 +79,30 @@ def perturbed(w, x, y, key):
 
     loss, grads = jax.value_and_grad(loss_fn)(w)
     return w - 0.1 * grads, loss
+
+
+def loss_and_state(w, count, batch):
+    x, y, mask = batch
+    kept = jnp.sum(mask)
+    loss = jnp.sum((x @ w - y) ** 2 * mask) / kept
+    state = {"step": count + 1, "rate": 0.1 / (1.0 + count)}
+    return loss, {"loss": loss, "kept": kept, "rows": len(x), "norm": jnp.linalg.norm(w), **state}
+
+
+def with_whole(w, count, batch):
+    (_, aux), grads = jax.value_and_grad(loss_and_state, has_aux=True)(w, count, batch)
+    return w - aux["rate"] * grads, aux
+
+
+def in_a_tuple(w, x, y, count):
+    def loss_fn(w):
+        out = x @ w
+        return jnp.mean((out - y) ** 2), (jnp.sum(out > 0), count + 1, jnp.exp(w))
+
+    (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(w)
+    return w - 0.1 * grads, loss, aux
 """
+COUNT = ("--arg", "count=i32[]<9")
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
 MASK = ("--arg", "mask=f32[96]>0<1")
 BATCH = ("--arg", "batch=(f32[96,4], f32[96], mask[96])")
@@ -138,6 +161,26 @@ def test_noise_on_parameters_is_the_same_in_each_microbatch(steps: Project) -> N
     made = steps.run("gen", "steps.py::perturbed", *W, *X, *Y, "--arg", "key=key", "--accumulate", "2")
     assert made.exit_code == 0, made.stderr
     assert "run on 3, 8 devices" in made.words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("with_whole", (*W, *BATCH)), ("in_a_tuple", (*W, *X, *Y))], ids=["dict", "tuple"]
+)
+def test_what_is_the_same_for_each_microbatch_is_kept(
+    steps: Project, name: str, words: tuple[str, ...]
+) -> None:
+    asked = ("gen", f"steps.py::{name}", *words, *COUNT, "--accumulate", "3", "-o", "made.py")
+    made = steps.run(*asked, "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words
+    if name == "in_a_tuple":
+        # The last microbatch has seen some of the rows.
+        code = (steps.folder / "made.py").read_text()
+        assert code.count("jax.lax.psum(local,") == 1
+        steps.write("wrong.py", code.replace("jax.lax.psum(local,", "jax.lax.psum(aux[0],"))
+        against = ("--against", f"steps.py::{name}", *words, *COUNT, "--devices", "2")
+        assert steps.run("verify", "made.py::in_a_tuple", *against).exit_code == 0
+        steps.refused("JP045", "verify", "wrong.py::in_a_tuple", *against, says=("differ",), exit_code=1)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ class Context:
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
             "own_draws": self._own_draws(),
             "in_place_of": self.unit.is_substituted,
+            "keeps": self.unit.keeps,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),

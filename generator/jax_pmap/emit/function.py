@@ -64,6 +64,8 @@ class EmitUnit:
     set_by: str = ""
     #: Whether copies stand in for functions that values hold.
     is_substituted: bool = False
+    #: Whether something is kept of one microbatch, beside the sums of all.
+    keeps: bool = False
     #: Methods of modules that copies stand in for while the mapped function runs.
     intercepted: tuple[Intercepted, ...] = ()
     #: The names to use where the code goes into a file that has names of its own.

@@ -145,6 +145,7 @@ class Divided:
         batch: parameters that are divided among the devices.
         names: those of the file.
         parted: what sums are taken of that stand ahead of the microbatches, and of which each has its part.
+        keeps: whether what is no sum is kept of one microbatch, as it is the same for each.
     """
 
     def __init__(
@@ -154,9 +155,13 @@ class Divided:
         batch: Sequence[str],
         names: Names,
         parted: Collection[str] = (),
+        *,
+        keeps: bool = False,
     ) -> None:
         self.n, self.batch, self.parted = names, tuple(batch), frozenset(parted)
         self.copies, self.body = dict(copies), body
+        #: Whether something may be kept, and is.
+        self.keeps, self.kept = keeps, False
         #: Names that must not be used for anything new.
         self.taken = {*batch, *copies, *(getattr(names, each) for each in names.__slots__)}
         for text in (body, *copies.values()):
@@ -470,15 +475,20 @@ class Divided:
                 ]
                 outputs = _in_order(outputs, local)
                 part = _slice(local, outputs)
+                kept: list[str] = []
                 if all(map(_is_small, part)):
                     yield from (each.text for each in part)
                 elif stages:
                     raise _twice(", ".join(outputs), statement.text)
                 else:
                     stages += 1
-                    yield from self._loop(part, outputs, ops)
-                whole |= set(outputs)
-                tainted -= set(outputs)
+                    if self.keeps:
+                        later = self._needed([statement, *waiting]) - whole - set(outputs)
+                        kept = _in_order(sorted(later & {n for each in local for n in each.binds}), local)
+                        part = _slice(local, [*outputs, *kept])
+                    yield from self._loop(part, outputs, ops, kept)
+                whole |= {*outputs, *kept}
+                tainted -= {*outputs, *kept}
             lost = statement.reads & tainted
             if lost:
                 name = min(lost)
@@ -512,10 +522,22 @@ class Divided:
             else:
                 late |= statement.binds
 
+    def _needed(self, statements: Sequence[_Statement]) -> set[str]:
+        """Names that some statements read as they are, and that none of them binds ahead of that."""
+        found, bound = set[str](), set[str]()
+        for each in statements:
+            found |= self._other_reads(each) - bound
+            bound |= each.binds
+        return found
+
     def _loop(
-        self, part: Sequence[_Statement], outputs: Sequence[str], ops: Mapping[str, str]
+        self,
+        part: Sequence[_Statement],
+        outputs: Sequence[str],
+        ops: Mapping[str, str],
+        kept: Sequence[str] = (),
     ) -> Iterator[str]:
-        """The function of one group, and the sums of what it gives."""
+        """The function of one group, the sums of what it gives, and what is `kept` beside them."""
         n = self.n
         function = self.free("sums")
         read = {name for each in part for name in each.reads}
@@ -528,8 +550,14 @@ class Divided:
         again = [name for name in first if any(name in each.binds for each in part)]
         lines = [each.text for each in part]
         last = part[-1].node
-        returned = f"return {', '.join(outputs)}"
-        if isinstance(last, ast.Assign) and len(last.targets) == 1:
+        given_back = ", ".join(outputs)
+        if kept:
+            self.kept = True
+            given_back = ", ".join(
+                names[0] if len(names) == 1 else f"({', '.join(names)})" for names in (outputs, kept)
+            )
+        returned = f"return {given_back}"
+        if not kept and isinstance(last, ast.Assign) and len(last.targets) == 1:
             [target] = last.targets
             names = [e.id for e in getattr(target, "elts", [target]) if isinstance(e, ast.Name)]
             plain = not isinstance(target, ast.Tuple) or len(names) == len(target.elts)
@@ -543,7 +571,7 @@ class Divided:
             yield f"    {returned}"
         yield ""
         # A tuple of one has to be taken apart as well.
-        yield f"{', '.join(outputs)} = {n.accumulated}({', '.join([function, *given])})"
+        yield f"{given_back} = {n.accumulated}({', '.join([function, *given])})"
         means = [name for name in outputs if ops[name] == "pmean"]
         if means:
             value = means[0] if len(means) == 1 else f"({', '.join(means)})"

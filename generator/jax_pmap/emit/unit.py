@@ -28,7 +28,7 @@ from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import WIDTH, render
 from jax_pmap.emit.weave import written
-from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
+from jax_pmap.model import Backend, Evidence, Plan, Request, Role, Source, Span, refused
 from jax_pmap.reading.target import Target, made_by_a_program, running_values
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
@@ -84,7 +84,9 @@ def emit(
         copies = [other.definition(names) for other in adapted]
     text = body.body_source(woven)
     if plan.microbatches > 1:
-        text, copies = _divided(target, plan, text, copies, adapted, names)
+        divided = _divided(target, plan, text, copies, adapted, names)
+        text, copies = divided.body, list(divided.copies.values())
+        unit = dataclasses.replace(unit, keeps=divided.kept)
     taken = unit.taken_names | {getattr(names, field) for field in names.__slots__}
     indent = 8 if backend is Backend.SHARD_MAP else 4
     own = {
@@ -110,7 +112,7 @@ def emit(
 
 def _divided(
     target: Target, plan: Plan, body: str, copies: Sequence[str], adapted: Sequence[Adapted], names: Names
-) -> tuple[str, list[str]]:
+) -> Divided:
     """A woven body and the copies beside it, for work in microbatches.
 
     Raises:
@@ -118,12 +120,14 @@ def _divided(
     """
     batch = [argument.name for argument in plan.arguments if used_axes(argument.axes)]
     named = dict(zip((other.name for other in adapted), copies, strict=True))
-    made = Divided(body, named, batch, names, plan.parted)
+    # What is no sum, and lies whole on every device, is the same for each microbatch too.
+    whole = all(leaf.role is not Role.BATCH for leaf in plan.outputs)
+    made = Divided(body, named, batch, names, plan.parted, keeps=whole)
     try:
         made.divide()
     except Indivisible as why:
         raise refused("JP074", why.reason, why.hint, _line_of(target, why)) from None
-    return made.body, list(made.copies.values())
+    return made
 
 
 def _line_of(target: Target, why: Indivisible) -> Span:

@@ -1147,6 +1147,8 @@ class Interpreter:
             return Value(self.terms.apply("reshape", (), (value.term,), rows, node.dtype), (Sharded(0),))
 
         def zero(value: Value, body: Any, index: int) -> Value:
+            if is_replaced(body, constants + index):
+                return value
             if not self.terms.is_zero(value.term) or value.places != self.whole:
                 return self.unknown("a loop over groups of rows starts with what is not zero", equations[0])
             if not adds_up(body, constants + index, index):
@@ -1171,12 +1173,17 @@ class Interpreter:
             for each in [each for each in table if each.axis == inner]:
                 del table[each]
                 table[replace(each, multiple=each.multiple * groups, axis=axis)] = None
-        return [
-            self._added_up(value, groups, equations[0])
-            if index < carried
-            else self._grouped_again(value, groups, equations[0])
-            for index, value in enumerate(out)
-        ]
+
+        def ended(index: int, value: Value) -> Value:
+            if index >= carried:
+                return self._grouped_again(value, groups, equations[0])
+            if not is_replaced(bodies[0], constants + index):
+                return self._added_up(value, groups, equations[0])
+            if value.places == self.whole or isinstance(value.places[0], Unknown):
+                return value
+            return self.unknown("a loop over groups of rows keeps what is of the last of them", equations[0])
+
+        return [ended(index, value) for index, value in enumerate(out)]
 
     def _added_up(self, value: Value, groups: int, equation: Any) -> Value:
         """The sum over the rounds of a loop over groups of rows."""
@@ -1776,6 +1783,14 @@ def adds_up(body: Any, given: int, index: int) -> bool:
         and users[0].outvars[0] is result
         and sum(v is carry for v in users[0].invars) == 1
         and not any(v is carry for v in body.outvars)
+    )
+
+
+def is_replaced(body: Any, given: int) -> bool:
+    """Whether a loop makes a value that it carries anew in each round, and reads nothing of the last."""
+    carry = body.invars[given]
+    return not any(v is carry for e in body.eqns for v in e.invars) and not any(
+        v is carry for v in body.outvars
     )
 
 
