@@ -342,7 +342,7 @@ class Loaded:
 
 BY_VARS, BY_DICT, BY_NAME, BY_HELPER = Options(rate=0.1), Options(), Options(rate=0.1), Options(rate=0.1)
 PLAIN, ASKED, FROZEN, SETTLED = Options(rate=0.1), Options(rate=0.1), Options(rate=0.1), Options(rate=0.1)
-SPACE, LOADED = types.SimpleNamespace(rate=0.1), Loaded()
+SPACE, LOADED, LIMIT = types.SimpleNamespace(rate=0.1), Loaded(), 1.0
 
 
 def assign(options, given):
@@ -360,6 +360,7 @@ def change(given, name):
     object.__setattr__(FROZEN, "rate", given)
     space = vars(SPACE)
     space[name] = given
+    globals()["LIMIT"] = given
     other = Options(rate=0.1)
     setattr(other, name, given)
     return vars(SETTLED)
@@ -397,6 +398,10 @@ def in_a_space(x):
     return SPACE.rate * jnp.mean(x)
 
 
+def limited(x):
+    return LIMIT * jnp.mean(x)
+
+
 def loaded(x):
     return LOADED.rate * jnp.mean(x)
 
@@ -410,6 +415,7 @@ def settled(x):
     ("name", "line"),
     [
         ("loaded", 22),
+        ("limited", 45),
         ("by_vars", 36),
         ("by_dict", 37),
         ("by_name", 38),

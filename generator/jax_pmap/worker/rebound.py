@@ -686,12 +686,22 @@ def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> 
         if isinstance(node.ctx, ast.Load):
             if id(node) not in within and not isinstance(node, ast.Subscript):
                 yield from _use(node, scope, changes=False)
+        elif isinstance(node, ast.Subscript) and (name := _global_of(node)):
+            yield Use(replace(scope, local=frozenset()), node.lineno, name, (), changes=True)
         elif isinstance(node, ast.Subscript):
             yield from _inside(node.value, scope, aliases)
         elif isinstance(node, ast.Attribute) or node.id in rebound:
             yield from _use(node, scope, changes=True)
         elif id(node) in counted:
             yield from _inside(node, scope, aliases)
+
+
+def _global_of(node: ast.Subscript) -> str:
+    """The variable of the module that is meant by ``globals()["name"]``; ``""`` by anything else."""
+    of, key = node.value, node.slice
+    if isinstance(of, ast.Call) and _last(of.func) == "globals" and isinstance(key, ast.Constant):
+        return str(key.value)
+    return ""
 
 
 def _all_of(node: ast.expr) -> ast.Attribute:
