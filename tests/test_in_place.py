@@ -415,3 +415,144 @@ def test_a_side_that_a_variable_around_decides_raises(shared):
     made = shared.run("gen", *words)
     assert made.exit_code == 0, made.stderr
     assert 'else unseen("jnp.sum(errors)")' in made.stdout
+
+
+HOLDS = """
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass
+class Options:
+    kind: str
+    rate: float = 0.1
+
+
+def reduced(options, errors):
+    return options.rate * getattr(jnp, options.kind)(errors)
+
+
+class Fit:
+    def __init__(self, kind="mean"):
+        self.kind, self.rate, self.options = kind, 0.1, Options(kind)
+        self.reduce, self.apart = getattr(jnp, kind), lambda errors: getattr(jnp, kind)(errors)
+        self.axis, self.name = 0 if kind == "mean" else 1, "fit"
+        self.jitted = jax.jit(self.loss)
+
+    def looked_up(self, w, x):
+        if self.rate is None:
+            raise ValueError(f"{self.name} has no rate")
+        return self.rate * {"mean": jnp.mean, "sum": jnp.sum}[self.kind]((x @ w) ** 2)
+
+    def function(self, w, x):
+        return self.rate * self.reduce((x @ w) ** 2)
+
+    def unnamed(self, w, x):
+        return self.rate * self.apart((x @ w) ** 2)
+
+    def handed_on(self, w, x):
+        options = self.options
+        return reduced(options, (x @ w) ** 2)
+
+    def along(self, w, x):
+        return jnp.mean(x * w, axis=self.axis).sum()
+
+    def branch(self, w, x):
+        return jnp.mean((x @ w) ** 2) if self.kind == "mean" else jnp.sum((x @ w) ** 2)
+
+    def counted(self, w, x):
+        def loss(w):
+            return jnp.sum((x @ w) ** 2) / (len(x) if self.kind == "mean" else 1)
+
+        return jax.grad(loss)(w)
+
+    def compiled(self, w, x):
+        return self.rate * self.jitted(w, x)
+
+    def by_method(self, w, x):
+        return self.rate * self.loss(w, x)
+
+    def loss(self, w, x):
+        errors = (x @ w) ** 2
+        if self.kind == "mean":
+            errors = errors / len(errors)
+        return errors.sum()
+
+    def derived(self, w, x):
+        return jax.grad(self.plain)(w, x)
+
+    def plain(self, w, x):
+        return jnp.mean((x @ w) ** 2)
+
+
+class Summed(Fit):
+    def plain(self, w, x):
+        return jnp.sum((x @ w) ** 2)
+
+
+def make(kind):
+    def loss(w, x):
+        return getattr(jnp, kind)((x @ w) ** 2)
+
+    def step(w, x):
+        return w - 0.1 * jax.grad(loss)(w, x)
+
+    return step
+
+
+def main(kind="mean", fit=Fit):
+    w, x = jnp.ones(3), jnp.ones((24, 3))
+    for name in (
+        "looked_up", "function", "unnamed", "handed_on", "along", "branch", "by_method", "derived",
+        "counted", "compiled",
+    ):
+        getattr(fit(kind), name)(w, x)
+    return make(kind)(w, x)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "test"),
+    [
+        ("Fit.looked_up", 'self.kind != "mean"'),
+        ("Fit.function", "self.reduce != jnp.mean"),
+        ("Fit.unnamed", 'contents(self.apart)[0] != "'),
+        ("Fit.handed_on", 'self.options.kind != "mean"'),
+        ("Fit.along", "self.axis != 0"),
+        ("Fit.branch", ""),
+        ("Fit.counted", 'self.kind != "mean"'),
+        ("Fit.compiled", 'self.kind != "mean"'),
+        ("Fit.by_method", 'self.kind != "mean"'),
+        ("Fit.derived", 'type(self).plain.__qualname__ != "Fit.plain"'),
+        ("make.step", 'kind != "mean"'),
+    ],
+)
+def test_what_the_object_and_the_functions_around_hold_is_compared(shared, target, test):
+    """Another one may reduce otherwise. Rates, messages and what a branch that raises asks are let alone."""
+    shared.write("holds.py", HOLDS)
+    words = (f"holds.py::{target}", "--run", "python holds.py", "--in-place", "--diff", "--no-run")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    name = target.rpartition(".")[2]
+    drop_in = made.stdout.rpartition(f" def {name}(")[2].partition("+        return")[0]
+    tests = re.findall(r"^[+ ] +if (.*):$", drop_in, re.MULTILINE)
+    assert [each[: len(test)] for each in tests] == ([test] if test else [])
+
+
+def test_another_object_than_that_of_the_proof_raises(project):
+    path = project.write("holds.py", HOLDS)
+    made = project.run("gen", "holds.py::Fit.function", "--run", "python holds.py", "--in-place")
+    assert made.exit_code == 0, made.stderr
+    more = "\nimport holds\nholds.main()\nprint(1)\nholds.main('sum')\n"
+    (path.parent / "more.py").write_text(more)
+    words = [sys.executable, path.parent / "more.py"]
+    found = subprocess.run(words, capture_output=True, text=True, env=simulated(8), check=False)
+    assert found.stdout == "1\n"
+    assert "function: `self.reduce` must be jnp.mean, as in the run this file was made from" in found.stderr
+    assert project.run("check", "holds.py", "--no-run").exit_code == 0

@@ -151,7 +151,8 @@ class Context:
             "user_docstring": unit.docstring,
             "guards": [guard for argument in self.arguments for guard in self._guards(argument)]
             + self._narrow()
-            + list(self._aliases()),
+            + list(self._aliases())
+            + list(self._held()),
             "overlap": len(self._apart()) > 1,
             "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
             "mapped_docstring": self._mapped_docstring(),
@@ -243,7 +244,7 @@ class Context:
         """Whether constants are told from others by what they are."""
         leaves = [leaf for argument in self.arguments for leaf in argument.leaves]
         return any(argument.functions for argument in self.arguments) or any(
-            leaf.identity and leaf.imported not in self._imported for leaf in leaves
+            leaf.identity and leaf.imported not in self._imported for leaf in (*leaves, *self.plan.held)
         )
 
     @functools.cached_property
@@ -873,6 +874,26 @@ class Context:
                 continue  # See `_narrow`.
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 
+    def _held(self) -> Iterator[dict[str, str]]:
+        """What holds the object of a method, and variables around, to what the plan was observed with."""
+        rows = [(leaf.path, leaf.value) for leaf in self.plan.held if leaf.value]
+        # What may be an array is not compared with several others in one go.
+        apart = [row for row in rows if row[1] == "None" or len(rows) == 1]
+        for path, value in apart:
+            if (guard := self._guard(path, (value,))) is not None:
+                yield guard
+        if rows := [row for row in rows if row not in apart]:
+            paths, values = (tuple_source([*each]) for each in zip(*rows, strict=True))
+            wanted = ", ".join(f"{path} = {value}" for path, value in rows)
+            message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
+            yield {
+                "condition": f"{paths} != {values}",
+                "message": wrapped_f_string(
+                    f"{escaped(message)}{{{paths}!r}}; to allow it, generate again with inputs that use it"
+                ),
+            }
+        yield from (self._same(leaf) for leaf in self.plan.held if leaf.identity)
+
     def _aliases(self) -> Iterator[dict[str, str]]:
         """What holds Flax NNX objects to be one where they were, and apart where they were."""
         function = self.unit.name
@@ -980,7 +1001,7 @@ class Context:
             return None
         if len(values) > 1:
             condition = f"{name} not in {tuple_source(list(values))}"
-        elif values[0] in ("None", "True", "False", "...") or name.startswith("type("):
+        elif values[0] in ("None", "True", "False", "...") or re.fullmatch(r"type\(.*\)", name):
             condition = f"{name} is not {values[0]}"
         else:
             condition = f"{name} != {values[0]}"

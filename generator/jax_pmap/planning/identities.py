@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import ast
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from jax_pmap.emit.render import contents_source
+from jax_pmap.model import Guard, Leaf, Role
+from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.syntax.scopes import bound_names
 from jax_pmap.worker import protocol
 
 
@@ -19,3 +24,53 @@ def identities(session: Session, expressions: Collection[str]) -> dict[str, prot
     asked = protocol.Identities(contents_source(), "contents", tuple(sorted(expressions)))
     answer = session.ask(asked, "reading constants")
     return {name: found for name, found in answer.items() if found is not None}
+
+
+def held_constants(session: Session, target: Target, guards: Sequence[Guard]) -> tuple[Leaf, ...]:
+    """What a method reads of its object, and a function of those around it, that it may depend on.
+
+    In the places of the `guards` the emitted code raises, whatever is read there.
+    """
+    facts, parsed = target.facts, target.parsed
+    if not facts.receiver and not facts.closure_names:
+        return ()
+    scopes = [each for each in parsed.enclosing if isinstance(each, ast.FunctionDef)]
+    visible = {name for each in scopes for name in (*bound_names(each.body), *_parameters(each))}
+    bound = Counter(name for each in scopes for name in _bindings(each))
+    functions = {node.name for each in scopes for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
+    asked = protocol.Held(
+        contents_source(),
+        "contents",
+        parsed.text,
+        parsed.definition.lineno,
+        facts.receiver,
+        ".".join(each.name for each in parsed.enclosing if isinstance(each, ast.ClassDef)),
+        facts.closure_names,
+        tuple(sorted(visible)),
+        tuple(sorted(name for name in functions if bound[name] == 1)),
+        tuple(p.name for p in facts.parameters),
+        tuple(
+            (span.line, span.column, span.end_line, span.end_column)
+            for span in (each.span for each in guards)
+            if span.file == target.source.shown_path
+        ),
+    )
+    return tuple(
+        Leaf(each.path, Role.STATIC, None, (), each.type, each.value, each.digest)
+        for each in session.ask(asked, "reading constants")
+    )
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
+
+
+def _bindings(function: ast.FunctionDef) -> list[str]:
+    """Names that a function binds, once for every place."""
+    found = _parameters(function)
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef) and node is not function:
+            found.append(node.name)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.append(node.id)
+    return found

@@ -35,6 +35,7 @@ from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
+from jax_pmap.planning.identities import held_constants
 from jax_pmap.planning.layers import axes_of_maps, axis_beside, coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import (
@@ -697,6 +698,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         outputs=outputs,
         devices=request.devices,
         guards=guards,
+        held=held_constants(case.session, target, guards) if request.backend is not Backend.JIT else (),
         callees=observation.callees,
         notes=tuple(
             plan_notes(

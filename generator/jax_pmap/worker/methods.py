@@ -53,6 +53,7 @@ from .examples import (
     switch,
 )
 from .following import asked_sizes, follow, for_all_sizes
+from .held import held
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
@@ -807,6 +808,7 @@ HANDLERS: Handlers = {
     protocol.RepeatRows: repeat_rows,
     protocol.Constants: constants,
     protocol.Identities: identities,
+    protocol.Held: held,
     protocol.EnclosedArrays: enclosed_arrays,
     protocol.Trace: trace,
     protocol.Precision: precision,

@@ -527,6 +527,52 @@ class Identities(Request[Mapping[str, Identity | None]]):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldConstant:
+    """A constant that the target reads and is not given.
+
+    Attributes:
+        path: the expression that reads it in the drop-in: ``"self.kind"``.
+        value: Python source of it, ``"'mean'"`` or ``"jnp.mean"``; empty where no source says it.
+        digest: of its contents, where that is so.
+        type: the name of its type, or ``"function"``.
+    """
+
+    path: str
+    value: str
+    digest: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Request[tuple[HeldConstant, ...]]):
+    """What the target's object, and the functions around it, hold that the target may depend on.
+
+    Attributes:
+        code: defines the function `name`, which computes digests.
+        text: the target's file, in which its definition begins at `line`.
+        receiver: the parameter that a method is called on, or ``""``.
+        owner: the class that a method stands in, or ``""``.
+        around: variables of functions around that the target reads.
+        visible: all that it could read there.
+        defined: those that are the one function that is defined under the name.
+        hidden: the parameters, which stand for other things in the drop-in than around it.
+        unreached: places, as line, column and their ends, that the emitted code raises in.
+    """
+
+    code: str
+    name: str
+    text: str
+    line: int
+    receiver: str
+    owner: str
+    around: tuple[str, ...]
+    visible: tuple[str, ...]
+    defined: tuple[str, ...]
+    hidden: tuple[str, ...]
+    unreached: tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EnclosedArray:
     """An array that the target reads and is not given, by its path in what has the name.
 

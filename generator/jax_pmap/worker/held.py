@@ -1,0 +1,542 @@
+"""What a method reads of its object, and a nested function of the functions around it, and may depend on.
+
+Another object, or another call of the function around, may hold other ones: the name of a reduction, or a
+function. Numbers that only scale, and arrays, change nothing of the collectives.
+"""
+
+import ast
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import load, protocol
+from .examples import imported_as
+from .load import text_of
+from .target import current
+from .type_tests import is_users, is_users_object
+
+#: Of a whole object, how deep it is looked into, and how many constants of it are held one by one.
+DEEP, MANY = 4, 24
+#: Calls that only say what they are given.
+SAYING = frozenset(
+    {"print", "warn", "named_scope", "debug", "info", "warning", "error", "log", "TraceAnnotation"}
+)
+#: Attributes of modules of Flax that say where they stand.
+PLACES = frozenset({"parent", "name"})
+
+Definition = ast.FunctionDef | ast.Lambda
+
+
+def held(request: protocol.Held) -> tuple[protocol.HeldConstant, ...]:
+    """The constants, in the order in which they are read; see `protocol.Held`."""
+    target = current()
+    space = {**target.namespace(), **(target.data[0] if target.data else {})}
+    node = next(
+        (
+            n
+            for n in ast.walk(ast.parse(request.text))
+            if isinstance(n, Definition) and n.lineno == request.line
+        ),
+        None,
+    )
+    if node is None:
+        return ()
+    contents = load.define(request.code, "<jax-pmap>", request.name, {})
+    reader = _Reader(request, space, vars(target.module), lambda value: contents(value)[0])
+    around = {name: name for name in request.around if name in space and name not in request.hidden}
+    roots = {request.receiver: request.receiver} if request.receiver in space else {}
+    reader.follow(node, roots | around, space, own=True)
+    return tuple(reader.found.values())
+
+
+class _Reader:
+    """Follows what is read from the target on, through the user's functions that are given it."""
+
+    def __init__(
+        self,
+        request: protocol.Held,
+        space: Mapping[str, Any],
+        tops: Mapping[str, Any],
+        digest: Callable[[Any], str],
+    ) -> None:
+        self.request, self.space, self.tops, self.digest = request, space, tops, digest
+        self.found: dict[str, protocol.HeldConstant] = {}
+        self.followed: set[tuple[int, str]] = set()
+
+    def follow(
+        self, node: ast.AST, bound: Mapping[str, str], names: Mapping[str, Any], *, own: bool = False
+    ) -> None:
+        """Take what a function reads of the names in `bound`, which stand for expressions of the target."""
+        bound = {**bound}
+        parents = {child: each for each in ast.walk(node) for child in ast.iter_child_nodes(each)}
+        stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        for name in stored:
+            if name in bound:
+                del bound[name]  # It is another value from there on; what it was is read where it is bound.
+        named = set[ast.AST]()
+        for statement in ast.walk(node):
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                at = statement.targets[0]
+                path = self._path(statement.value, bound)
+                if isinstance(at, ast.Name) and stored.count(at.id) == 1 and path:
+                    bound[at.id] = path
+                    named.add(statement.value)
+        for each in ast.walk(node):
+            if (
+                isinstance(each, ast.Name)
+                and isinstance(each.ctx, ast.Load)
+                and each.id in bound
+                and not _leads_to(each, parents, named)
+            ):
+                self._read(each, bound, parents, names, own)
+            if isinstance(each, ast.Name) and each.id == "super" and self.request.receiver in bound.values():
+                self._whole(self.request.receiver, self.space[self.request.receiver])
+
+    def _path(self, node: ast.AST, bound: Mapping[str, str]) -> str:
+        """The expression of the target that a chain stands for, or ``""``."""
+        chain = node
+        while isinstance(chain, ast.Attribute) or _is_entry(chain):
+            chain = chain.value  # type: ignore[attr-defined]
+        if not isinstance(chain, ast.Name) or chain.id not in bound:
+            return ""
+        text = ast.unparse(node)
+        return bound[chain.id] + text[len(chain.id) :]
+
+    def _value(self, path: str) -> Any:
+        try:
+            return eval(path, dict(self.space))
+        except Exception:
+            return NotImplemented
+
+    def _read(
+        self,
+        name: ast.Name,
+        bound: Mapping[str, str],
+        parents: Mapping[ast.AST, ast.AST],
+        names: Mapping[str, Any],
+        own: bool,
+    ) -> None:
+        """Take what is read at a name: the longest chain from it on that leads to a constant."""
+        read: ast.AST = name
+        path = bound[name.id]
+        value = self._value(path)
+        while self._is_open(value):
+            around = parents.get(read)
+            if not (isinstance(around, ast.Attribute) or (_is_entry(around) and around.value is read)):  # type: ignore[union-attr]
+                break
+            after = path + ast.unparse(around)[len(ast.unparse(read)) :]  # type: ignore[arg-type]
+            if isinstance(around, ast.Attribute) and around.attr.startswith("__"):
+                owners = type(value).__mro__
+                private = [f"_{o.__name__.lstrip('_')}{around.attr}" for o in owners]
+                after = next((f"{path}.{p}" for p in private if hasattr(value, p)), after)
+            found = self._value(after)
+            if isinstance(found, types.MethodType) and found.__self__ is not None:
+                if not self._said(around, parents, own):  # type: ignore[arg-type]
+                    self._method(path, value, found, around, parents, bound, names)
+                return
+            if isinstance(found, types.FunctionType) and _is_static(value, found.__name__):
+                self._override(path, value, found)
+                self._called(found, around, parents, bound, names)  # type: ignore[arg-type]
+                return
+            read, path, value = around, after, found  # type: ignore[assignment]
+        if self._said(read, parents, own) or value is NotImplemented or self._is_array(value):
+            return
+        around = parents.get(read)
+        if isinstance(value, (int, tuple)) and not isinstance(value, bool):
+            if _is_whole(value) and _chooses(read, parents):
+                self._constant(path, value)
+            elif isinstance(value, tuple) and not _is_whole(value):
+                self._whole(path, value)
+            return
+        if isinstance(value, types.FunctionType) and self._is_around(path, value):
+            self._called(value, read, parents, bound, names)
+        elif self._is_open(value):
+            handed = self._given(around, read, parents, names)
+            if handed is not None:
+                self._function(handed[0], {handed[1]: path})
+            else:
+                self._whole(path, value)
+        else:
+            self._constant(path, value)
+
+    def _given(
+        self,
+        around: ast.AST | None,
+        read: ast.AST,
+        parents: Mapping[ast.AST, ast.AST],
+        names: Mapping[str, Any],
+    ) -> tuple[Any, str] | None:
+        """The user's function that is called with what is read, and its parameter, where that is known."""
+        keyword = around.arg if isinstance(around, ast.keyword) else None
+        call = parents.get(around) if isinstance(around, ast.keyword) else around
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name | ast.Attribute):
+            return None
+        try:
+            called = eval(ast.unparse(call.func), dict(names))
+        except Exception:
+            return None
+        function = inspect.unwrap(called) if callable(called) else None
+        if not isinstance(function, types.FunctionType) or _tree_of(function) is None:
+            return None
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        if keyword is None:
+            index = next((at for at, each in enumerate(call.args) if each is read), None)
+            parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+            if index is None or index >= len(parameters):
+                return None
+            keyword = parameters[index]
+        return function, keyword
+
+    def _function(self, function: types.FunctionType, bound: Mapping[str, str]) -> None:
+        """Go on in a function of the user's, once for what its names stand for."""
+        node = _tree_of(function)
+        key = id(function.__code__), repr(sorted(bound.items()))
+        if node is not None and key not in self.followed:
+            self.followed.add(key)
+            self.follow(node, bound, {**function.__globals__, **_cells(function)})
+
+    def _method(
+        self,
+        path: str,
+        value: Any,
+        method: types.MethodType,
+        node: Any,
+        parents: Mapping[ast.AST, ast.AST],
+        bound: Mapping[str, str],
+        names: Mapping[str, Any],
+    ) -> None:
+        """Go on in a method of an object that is read."""
+        function = inspect.unwrap(method.__func__)
+        if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
+            if path != self.request.receiver and is_users_object(value):
+                self._whole(path, value)
+            return
+        if path == self.request.receiver:
+            self._override(path, value, method)
+        else:
+            self._type(path, value)
+        if _tree_of(function) is None or not function.__code__.co_argcount:
+            self._whole(path, value)
+            return
+        self._called(function, node, parents, bound, names, path)
+
+    def _called(
+        self,
+        function: types.FunctionType,
+        node: ast.AST,
+        parents: Mapping[ast.AST, ast.AST],
+        bound: Mapping[str, str],
+        names: Mapping[str, Any],
+        receiver: str = "",
+    ) -> None:
+        """Go on in a function at `node`, with what it is given there."""
+        parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+        given = {name: name for name in _cells(function) if self._visible(function, name)}
+        if receiver:
+            given[parameters[0]] = receiver
+        call = parents.get(node)
+        if isinstance(call, ast.Call) and call.func is node:
+            rest = parameters[bool(receiver) :]
+            pairs = [*zip(rest, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+            for name, argument in pairs:
+                if name is not None and (path := self._path(argument, bound)):
+                    given[name] = path
+        self._function(function, given)
+
+    def _is_around(self, path: str, value: types.FunctionType) -> bool:
+        """Whether a name stands for the one function that a function around the target defines by it."""
+        within = value.__qualname__.rpartition(".")[0]
+        return (
+            path in self.request.defined
+            and value.__name__ == path
+            and within.endswith("<locals>")
+            and _tree_of(value) is not None
+        )
+
+    def _visible(self, function: types.FunctionType, name: str) -> bool:
+        """Whether the target sees the variable of that name that a function beside it closes over."""
+        return name in self.request.visible and name in self.space and name not in self.request.hidden
+
+    def _is_open(self, value: Any) -> bool:
+        """Whether a value is looked into for what it holds."""
+        if isinstance(value, (type, types.FunctionType, types.ModuleType)) or self._is_array(value):
+            return isinstance(value, type) and value is self.space.get(self.request.receiver)
+        plain = isinstance(value, (dict, list, types.SimpleNamespace)) or (
+            isinstance(value, tuple) and not _is_whole(value)
+        )
+        return plain or (is_users_object(value) and not isinstance(value, types.MethodType))
+
+    @staticmethod
+    def _is_array(value: Any) -> bool:
+        return hasattr(value, "dtype") and hasattr(value, "shape")
+
+    def _said(self, node: ast.AST, parents: Mapping[ast.AST, ast.AST], own: bool) -> bool:
+        """Whether what is read at a node is only told to a reader, or decides a branch that is watched."""
+        inner: ast.AST = node
+        for around in _outward(node, parents):
+            if isinstance(around, ast.Raise | ast.Assert):
+                return True
+            if isinstance(around, ast.Call) and inner is not around.func and _says(around):
+                return True
+            if isinstance(around, ast.If | ast.IfExp | ast.While) and around.test is inner:
+                return (own and _is_watched(around, self.request.unreached)) or _only_says(around)
+            if isinstance(around, ast.Match) and around.subject is inner:
+                return own and _is_watched(around, self.request.unreached)
+            if own and _is_unreached(around, self.request.unreached):
+                return True
+            inner = around
+        return False
+
+    def _whole(self, path: str, value: Any) -> None:
+        """Take all that may decide of an object that is used as it is."""
+        found = list(_constants(path, value, DEEP, {id(value)}))
+        if path != self.request.receiver and is_users_object(value):
+            self._type(path, value)
+        if len(found) > MANY:
+            self._digest(path, value)
+            return
+        for each, constant in found:
+            self._constant(each, constant)
+
+    def _type(self, path: str, value: Any) -> None:
+        own = f"type({path}).__qualname__"
+        self.found[own] = protocol.HeldConstant(own, repr(type(value).__qualname__), "", "str")
+
+    def _override(self, path: str, value: Any, method: Any) -> None:
+        """Hold a method that another class of the user's defines anew to be that of the proof."""
+        name = method.__name__
+        own = value if isinstance(value, type) else type(value)
+        owner = self.request.owner
+        base = next((each for each in own.__mro__ if each.__qualname__ == owner), own)
+        held = inspect.getattr_static(own, name, None)
+        if any(inspect.getattr_static(each, name, None) is not held for each in _derived(base)):
+            at = f"{path if isinstance(value, type) else f'type({path})'}.{name}.__qualname__"
+            self.found[at] = protocol.HeldConstant(at, repr(method.__qualname__), "", "str")
+
+    def _constant(self, path: str, value: Any) -> None:
+        if path in self.found or (self._is_array(value) and not isinstance(value, type)):
+            return
+        if value is None or isinstance(value, (bool, int, str, bytes)) or _is_whole(value):
+            self.found[path] = protocol.HeldConstant(path, repr(value), "", type(value).__name__)
+        elif callable(value):
+            self._callable(path, value)
+
+    def _callable(self, path: str, value: Any) -> None:
+        """Take a function, or what stands for one, by its name, its contents or its object."""
+        if named := self._named(value):
+            self.found[path] = protocol.HeldConstant(path, named, "", "function")
+            return
+        at, function = _innermost(path, value)
+        if not isinstance(function, types.MethodType):
+            if _is_users_function(function) or imported_as(function):
+                self._digest(path, value)
+            return
+        holder, method = function.__self__, inspect.unwrap(function.__func__)
+        if not is_users_object(holder) or not isinstance(method, types.FunctionType):
+            return
+        own = holder is self.space.get(self.request.receiver)
+        at = self.request.receiver if own else f"{at}.__self__"
+        if own:
+            self._override(at, holder, function)
+        else:
+            self._type(at, holder)
+        if _tree_of(method) is None or not method.__code__.co_argcount:
+            self._whole(at, holder)
+        else:
+            self._function(method, {method.__code__.co_varnames[0]: at})
+
+    def _digest(self, path: str, value: Any) -> None:
+        try:
+            digest = self.digest(value)
+        except Exception:
+            return
+        kind = "function" if callable(value) else type(value).__name__
+        self.found[path] = protocol.HeldConstant(path, "", digest, kind)
+
+    def _named(self, value: Any) -> str:
+        """What the file calls a function or a class at its top: ``"jnp.mean"``; else ``""``."""
+        own = getattr(value, "__name__", "")
+        if not isinstance(own, str) or not own.isidentifier():
+            return ""
+        hidden = {*self.request.hidden, *self.request.visible}
+        tops = {name: each for name, each in self.tops.items() if name not in hidden}
+        if tops.get(own, NotImplemented) is value:
+            return own
+        for name, each in tops.items():
+            if isinstance(each, types.ModuleType) and vars(each).get(own) is value:
+                return f"{name}.{own}"
+        home, _, known = imported_as(value).partition(":")
+        top = home.partition(".")[0]
+        return f"{home}.{known}" if top and getattr(tops.get(top), "__name__", "") == top else ""
+
+
+def _is_entry(node: ast.AST | None) -> bool:
+    """Whether an expression is ``read["name"]``."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(node.slice, ast.Constant)
+    )
+
+
+def _leads_to(node: ast.AST, parents: Mapping[ast.AST, ast.AST], named: set[ast.AST]) -> bool:
+    """Whether a name begins a chain that is given another name."""
+    while node not in named:
+        around = parents.get(node)
+        if not isinstance(around, ast.Attribute) and not _is_entry(around):
+            return False
+        node = around  # type: ignore[assignment]
+    return True
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is an integer, as of an axis, or a tuple of such."""
+    if type(value) is tuple:
+        return bool(value) and all(type(each) is int for each in value)
+    return type(value) is int
+
+
+def _is_static(value: Any, name: str) -> bool:
+    return isinstance(inspect.getattr_static(type(value), name, None), staticmethod)
+
+
+def _chooses(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
+    """Whether a number may be an axis, a size or an index: it is no operand, and counts no rounds."""
+    around = parents.get(node)
+    if isinstance(around, ast.keyword):
+        return True
+    if isinstance(around, ast.Call):
+        return node is not around.func and ast.unparse(around.func) != "range"
+    return isinstance(around, ast.Subscript | ast.Slice | ast.Tuple | ast.List | ast.Compare)
+
+
+def _outward(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[ast.AST]:
+    while (around := parents.get(node)) is not None:
+        yield around
+        node = around
+
+
+def _says(call: ast.Call) -> bool:
+    """Whether a call only tells a reader what it is given."""
+    return ast.unparse(call.func).rpartition(".")[2] in SAYING
+
+
+def _only_says(node: ast.AST) -> bool:
+    """Whether the branches of a statement do nothing but tell a reader, or raise."""
+    if not isinstance(node, ast.If):
+        return False
+    return all(
+        isinstance(each, ast.Raise | ast.Pass)
+        or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _says(each.value))
+        for each in (*node.body, *node.orelse)
+    )
+
+
+def _is_unreached(node: ast.AST, unreached: Sequence[tuple[int, int, int, int]]) -> bool:
+    if not isinstance(node, ast.stmt | ast.expr):
+        return False
+    own = node.lineno, node.col_offset
+    end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return any((a, b) <= own and end <= (c, d) for a, b, c, d in unreached)
+
+
+def _is_watched(node: ast.stmt | ast.expr, unreached: Sequence[tuple[int, int, int, int]]) -> bool:
+    """Whether the emitted code raises where a test has another outcome than in the proof."""
+    end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return any((node.lineno, node.col_offset) <= (line, column) < end for line, column, *_ in unreached)
+
+
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of functions around that a function closes over."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # It is assigned later.
+            continue
+    return found
+
+
+def _tree_of(function: types.FunctionType) -> Definition | None:
+    """The definition of a function of the user's, as its file has it."""
+    code = function.__code__
+    return (
+        _tree_at(code.co_filename, code.co_name, code.co_firstlineno) if is_users(code.co_filename) else None
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _tree_at(path: str, name: str, line: int) -> Definition | None:
+    try:
+        tree = ast.parse(text_of(path))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    found = [
+        node
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.FunctionDef) and node.name == name)
+        and min([node.lineno, *(each.lineno for each in node.decorator_list)]) == line
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _innermost(path: str, value: Any) -> tuple[str, Any]:
+    """The function behind `jax.jit` and `functools.partial`, and the expression that reads it."""
+    while not isinstance(value, (type, types.FunctionType, types.MethodType)):
+        if isinstance(value, functools.partial):
+            path, value = f"{path}.func", value.func
+        elif callable(getattr(value, "__wrapped__", None)) and not imported_as(value):
+            path, value = f"{path}.__wrapped__", value.__wrapped__
+        else:
+            break
+    return path, value
+
+
+def _is_users_function(value: Any) -> bool:
+    """Whether a function, or a class, is the user's."""
+    if isinstance(value, types.FunctionType):
+        return is_users(value.__code__.co_filename)
+    return isinstance(value, type) and is_users_object(value)
+
+
+def _derived(base: type) -> Iterator[type]:
+    """A class and all that are derived from it."""
+    yield base
+    below: list[type] = type.__subclasses__(base)
+    for each in below:
+        yield from _derived(each)
+
+
+def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """What an object holds that may decide, with the expressions that read it."""
+    inside: list[tuple[str, Any]]
+    if isinstance(value, dict):
+        inside = [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        inside = [(f"{path}.{name}", getattr(value, name)) for name in value._fields]
+    elif isinstance(value, (list, tuple)):
+        inside = [(f"{path}[{at}]", each) for at, each in enumerate(value)]
+    elif isinstance(value, types.SimpleNamespace) or is_users_object(value):
+        fields = getattr(value, "__dataclass_fields__", {})
+        library = any(
+            not is_users_object(each) and each.__module__ != "builtins" for each in type(value).__mro__
+        )
+        held: dict[str, None] = {name: None for name in fields if name not in PLACES}
+        if not library and hasattr(value, "__dict__"):
+            held |= dict.fromkeys(vars(value))
+        inside = [(f"{path}.{name}", getattr(value, name)) for name in held if hasattr(value, name)]
+    else:
+        return
+    for text, each in inside:
+        if each is None or isinstance(each, (bool, str, bytes)):
+            yield text, each
+        elif isinstance(each, (int, float, complex)):
+            continue
+        elif isinstance(each, (type, types.FunctionType, functools.partial)) or hasattr(each, "__wrapped__"):
+            yield text, each
+        elif depth and id(each) not in seen:
+            seen.add(id(each))
+            yield from _constants(text, each, depth - 1, seen)
