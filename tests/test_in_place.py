@@ -419,6 +419,7 @@ def test_a_side_that_a_variable_around_decides_raises(shared):
 
 HOLDS = """
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -440,6 +441,8 @@ class Fit:
         self.reduce, self.apart = getattr(jnp, kind), lambda errors: getattr(jnp, kind)(errors)
         self.axis, self.name = 0 if kind == "mean" else 1, "fit"
         self.jitted = jax.jit(self.loss)
+        lock = threading.Lock()
+        self.locked = lambda errors: getattr(jnp, kind)(errors if lock else errors)
 
     def looked_up(self, w, x):
         if self.rate is None:
@@ -461,6 +464,9 @@ class Fit:
 
     def branch(self, w, x):
         return jnp.mean((x @ w) ** 2) if self.kind == "mean" else jnp.sum((x @ w) ** 2)
+
+    def untold(self, w, x):
+        return self.locked((x @ w) ** 2)
 
     def counted(self, w, x):
         def loss(w):
@@ -506,7 +512,7 @@ def main(kind="mean", fit=Fit):
     w, x = jnp.ones(3), jnp.ones((24, 3))
     for name in (
         "looked_up", "function", "unnamed", "handed_on", "along", "branch", "by_method", "derived",
-        "counted", "compiled",
+        "counted", "compiled", "untold",
     ):
         getattr(fit(kind), name)(w, x)
     return make(kind)(w, x)
@@ -543,6 +549,13 @@ def test_what_the_object_and_the_functions_around_hold_is_compared(shared, targe
     drop_in = made.stdout.rpartition(f" def {name}(")[2].partition("+        return")[0]
     tests = re.findall(r"^[+ ] +if (.*):$", drop_in, re.MULTILINE)
     assert [each[: len(test)] for each in tests] == ([test] if test else [])
+
+
+def test_a_function_that_nothing_tells_from_others_is_refused(shared):
+    shared.write("holds.py", HOLDS)
+    words = ("holds.py::Fit.untold", "--run", "python holds.py", "--in-place", "--diff", "--no-run")
+    says = ("`self.locked` is a function", "Make it a method")
+    shared.refused("JP053", "gen", *words, exit_code=1, says=says)
 
 
 def test_another_object_than_that_of_the_proof_raises(project):

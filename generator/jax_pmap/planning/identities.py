@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from jax_pmap.emit.render import contents_source
-from jax_pmap.model import Guard, Leaf, Role
+from jax_pmap.model import Guard, Leaf, Role, refused
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.scopes import bound_names
@@ -30,6 +30,9 @@ def held_constants(session: Session, target: Target, guards: Sequence[Guard]) ->
     """What a method reads of its object, and a function of those around it, that it may depend on.
 
     In the places of the `guards` the emitted code raises, whatever is read there.
+
+    Raises:
+        RefusalError: JP053, for a function that nothing tells from others.
     """
     facts, parsed = target.facts, target.parsed
     if not facts.receiver and not facts.closure_names:
@@ -55,10 +58,17 @@ def held_constants(session: Session, target: Target, guards: Sequence[Guard]) ->
             if span.file == target.source.shown_path
         ),
     )
-    return tuple(
-        Leaf(each.path, Role.STATIC, None, (), each.type, each.value, each.digest)
-        for each in session.ask(asked, "reading constants")
-    )
+    found = session.ask(asked, "reading constants")
+    for each in found:
+        if not each.value and not each.digest:
+            raise refused(
+                "JP053",
+                f"`{each.path}` is a {each.type}, on which the reduction may depend, and the emitted file "
+                "could not tell another one from it, as it holds what has no contents to compare",
+                f"Make it a method, or a function at the top of a file, that `{facts.name}` calls",
+                facts.span,
+            )
+    return tuple(Leaf(each.path, Role.STATIC, None, (), each.type, each.value, each.digest) for each in found)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:

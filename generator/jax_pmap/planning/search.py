@@ -689,6 +689,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)
+    held = () if request.backend is Backend.JIT else held_constants(case.session, target, guards)
     plan = Plan(
         target=f"{target.source.shown_path}::{target.source.qualname}",
         axis_name=target.axis_name,
@@ -698,7 +699,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         outputs=outputs,
         devices=request.devices,
         guards=guards,
-        held=held_constants(case.session, target, guards) if request.backend is not Backend.JIT else (),
+        held=held,
         callees=observation.callees,
         notes=tuple(
             plan_notes(

@@ -5,6 +5,7 @@ function. Numbers that only scale, and arrays, change nothing of the collectives
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import types
@@ -296,8 +297,9 @@ class _Reader:
         if path != self.request.receiver and is_users_object(value):
             self._type(path, value)
         if len(found) > MANY:
-            self._digest(path, value)
-            return
+            with contextlib.suppress(Exception):
+                self.found[path] = protocol.HeldConstant(path, "", self.digest(value), type(value).__name__)
+                return
         for each, constant in found:
             self._constant(each, constant)
 
@@ -349,10 +351,11 @@ class _Reader:
             self._function(method, {method.__code__.co_varnames[0]: at})
 
     def _digest(self, path: str, value: Any) -> None:
+        """Take what is told by its contents; where these cannot be read, by nothing."""
         try:
             digest = self.digest(value)
         except Exception:
-            return
+            digest = ""
         kind = "function" if callable(value) else type(value).__name__
         self.found[path] = protocol.HeldConstant(path, "", digest, kind)
 

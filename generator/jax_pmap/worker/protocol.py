@@ -533,7 +533,7 @@ class HeldConstant:
     Attributes:
         path: the expression that reads it in the drop-in: ``"self.kind"``.
         value: Python source of it, ``"'mean'"`` or ``"jnp.mean"``; empty where no source says it.
-        digest: of its contents, where that is so.
+        digest: of its contents, where that is so; empty where nothing tells it from others.
         type: the name of its type, or ``"function"``.
     """
 
