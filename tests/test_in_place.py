@@ -440,7 +440,7 @@ class Fit:
         self.kind, self.rate, self.options = kind, 0.1, Options(kind)
         self.reduce, self.apart = getattr(jnp, kind), lambda errors: getattr(jnp, kind)(errors)
         self.axis, self.name = 0 if kind == "mean" else 1, "fit"
-        self.jitted = jax.jit(self.loss)
+        self.jitted, self.kinds = jax.jit(self.loss), [kind]
         lock = threading.Lock()
         self.locked = lambda errors: getattr(jnp, kind)(errors if lock else errors)
 
@@ -464,6 +464,9 @@ class Fit:
 
     def branch(self, w, x):
         return jnp.mean((x @ w) ** 2) if self.kind == "mean" else jnp.sum((x @ w) ** 2)
+
+    def several(self, w, x):
+        return sum(getattr(jnp, kind)((x @ w) ** 2) for kind in self.kinds)
 
     def untold(self, w, x):
         return self.locked((x @ w) ** 2)
@@ -512,7 +515,7 @@ def main(kind="mean", fit=Fit):
     w, x = jnp.ones(3), jnp.ones((24, 3))
     for name in (
         "looked_up", "function", "unnamed", "handed_on", "along", "branch", "by_method", "derived",
-        "counted", "compiled", "untold",
+        "counted", "compiled", "untold", "several",
     ):
         getattr(fit(kind), name)(w, x)
     return make(kind)(w, x)
@@ -532,6 +535,7 @@ if __name__ == "__main__":
         ("Fit.handed_on", 'self.options.kind != "mean"'),
         ("Fit.along", "self.axis != 0"),
         ("Fit.branch", ""),
+        ("Fit.several", 'self.kinds != ["mean"]'),
         ("Fit.counted", 'self.kind != "mean"'),
         ("Fit.compiled", 'self.kind != "mean"'),
         ("Fit.by_method", 'self.kind != "mean"'),

@@ -321,7 +321,7 @@ class _Reader:
     def _constant(self, path: str, value: Any) -> None:
         if path in self.found or (self._is_array(value) and not isinstance(value, type)):
             return
-        if value is None or isinstance(value, (bool, int, str, bytes)) or _is_whole(value):
+        if value is None or isinstance(value, (bool, int, str, bytes, list, tuple)):
             self.found[path] = protocol.HeldConstant(path, repr(value), "", type(value).__name__)
         elif callable(value):
             self._callable(path, value)
@@ -513,6 +513,13 @@ def _derived(base: type) -> Iterator[type]:
         yield from _derived(each)
 
 
+def _is_scale(value: Any) -> bool:
+    """Whether a value is an array or a number that is no bool."""
+    return not isinstance(value, bool) and (
+        isinstance(value, (int, float, complex)) or (hasattr(value, "dtype") and hasattr(value, "shape"))
+    )
+
+
 def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """What an object holds that may decide, with the expressions that read it."""
     inside: list[tuple[str, Any]]
@@ -520,6 +527,9 @@ def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tu
         inside = [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         inside = [(f"{path}.{name}", getattr(value, name)) for name in value._fields]
+    elif value and type(value) in (list, tuple) and all(isinstance(each, (str, bytes)) for each in value):
+        yield path, value
+        return
     elif isinstance(value, (list, tuple)):
         inside = [(f"{path}[{at}]", each) for at, each in enumerate(value)]
     elif isinstance(value, types.SimpleNamespace) or is_users_object(value):
@@ -533,6 +543,8 @@ def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tu
         inside = [(f"{path}.{name}", getattr(value, name)) for name in held if hasattr(value, name)]
     else:
         return
+    if isinstance(value, (list, tuple, dict)) and not all(_is_scale(each) for _, each in inside):
+        yield f"len({path})", len(value)
     for text, each in inside:
         if each is None or isinstance(each, (bool, str, bytes)):
             yield text, each
