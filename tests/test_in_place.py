@@ -566,6 +566,7 @@ def test_another_object_than_that_of_the_proof_raises(project):
     path = project.write("holds.py", HOLDS)
     made = project.run("gen", "holds.py::Fit.function", "--run", "python holds.py", "--in-place")
     assert made.exit_code == 0, made.stderr
+    assert "`self` is static: the emitted function takes none with another `self.reduce`" in made.words
     more = "\nimport holds\nholds.main()\nprint(1)\nholds.main('sum')\n"
     (path.parent / "more.py").write_text(more)
     words = [sys.executable, path.parent / "more.py"]

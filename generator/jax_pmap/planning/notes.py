@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Argument, Backend, Request, Role, moded
+from jax_pmap.model import Argument, Backend, Leaf, Request, Role, moded
 from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT
@@ -18,6 +18,7 @@ def plan_notes(
     request: Request,
     arguments: tuple[Argument, ...],
     observation: Observation,
+    held: Sequence[Leaf],
     donated: Sequence[str],
     layers: Sequence[str],
     switches: Sequence[str],
@@ -30,7 +31,7 @@ def plan_notes(
     for decorator in facts.decorators:
         if decorator.passes_on and not request.in_place:
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
-    yield from _static_notes(arguments, observation)
+    yield from _static_notes(arguments, observation, held)
     yield from _limit_notes(facts.name, arguments)
     if layers:
         yield (
@@ -83,7 +84,15 @@ def _limit_notes(function: str, arguments: tuple[Argument, ...]) -> Iterator[str
         yield f"the code refuses {named}: called uncompiled, `{function}` computes with that in NumPy"
 
 
-def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> Iterator[str]:
+def _below(name: str, held: Sequence[Leaf]) -> list[str]:
+    """Those of some constants that an argument holds, the first few of them."""
+    paths = [f"`{leaf.path}`" for leaf in held if leaf.path.startswith((f"{name}.", f"{name}["))]
+    return [*paths[:3], "…"] if len(paths) > 3 else paths
+
+
+def _static_notes(
+    arguments: tuple[Argument, ...], observation: Observation, held: Sequence[Leaf]
+) -> Iterator[str]:
     """What was assumed of arguments that are no arrays, and of extremes."""
     for argument in arguments:
         if len(argument.proved_values) > 1 or (
@@ -124,6 +133,9 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
                 f"values of {'this' if len(argument.leaves) == 1 else 'these'}, and with --static "
                 f"{argument.name} any"
             )
+        elif argument.static and (paths := _below(argument.name, held)):
+            others = " or ".join(paths)
+            yield f"`{argument.name}` is static: the emitted function takes none with another {others}"
         elif argument.static:
             yield (
                 f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "

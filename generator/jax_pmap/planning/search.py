@@ -708,6 +708,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
                 request,
                 arguments,
                 observation,
+                held,
                 donated,
                 case.layers,
                 case.switches,
