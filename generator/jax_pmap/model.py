@@ -301,9 +301,8 @@ class Argument:
     #: as of a leaf's `identity`.
     functions: tuple[tuple[str, str, str], ...] = ()
     #: Leaves with which the original computes in NumPy or Python, and up to which size jax was seen to give
-    #: the same in 32 bits of values that have 64. The emitted code rejects larger ones, and with None all
-    #: arrays of NumPy's.
-    fits: tuple[tuple[str, int | None], ...] = ()
+    #: the same in 32 bits of values that have 64. The emitted code rejects larger ones.
+    fits: tuple[tuple[str, int], ...] = ()
     #: Why the roles are what they are, in a few words.
     why: str = ""
 

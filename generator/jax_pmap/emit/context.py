@@ -952,17 +952,10 @@ class Context:
             "message": wrapped_f_string(escaped(message)),
         }
 
-    def _fits(self, path: str, limit: int | None, dtype: str) -> dict[str, str]:
-        """What refuses arrays with which the original computes in NumPy what jax does not give in 32 bits.
-
-        Those are values of 64 bits above a `limit`, or without one all that are NumPy's; see `_narrow`, too.
-        """
+    def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
+        """What refuses numbers too large for 32 bits, where the original computes with 64."""
         function = self.unit.name
-        if limit is None:
-            condition = f'type({path}).__module__ == "numpy"'
-            found = f"`{path}` is an array of NumPy's, for which it does something else than for jax's"
-            instead = f"pass `jnp.asarray({path})`"
-        elif dtype == "int":
+        if dtype == "int":
             whole = f'isinstance({path}, int) or getattr({path}, "dtype", None) in ("int64", "uint64")'
             condition = f"({whole}) and abs({path}) > {limit}"
             found = f"`{path}` goes above {limit}, where 32 bits may not hold what is computed with it"

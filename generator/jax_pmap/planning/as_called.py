@@ -38,9 +38,8 @@ class AsCalled:
     notes: tuple[str, ...] = ()
     #: Whether arguments became static for it.
     changed: bool = False
-    #: Leaves that the call computes with in NumPy, and how large their values of 64 bits may be; None of
-    #: those that may be no arrays of NumPy's.
-    fitting: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    #: Leaves that the call computes with in NumPy, and how large their values of 64 bits may be.
+    fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def is_compiled(target: Target) -> bool:
@@ -139,12 +138,11 @@ def differs(answer: CallComparison, numbers: Any) -> bool:
     return bool(answer.parted or answer.changed or answer.apart or {*answer.told} & {*numbers})
 
 
-def fitting(answer: CallComparison) -> dict[str, int | None]:
-    """How large values of 64 bits may be, by leaf that NumPy computes with; None: it may not be NumPy's."""
+def fitting(answer: CallComparison) -> dict[str, int]:
+    """How large values of 64 bits may be, by leaf that NumPy computes with."""
     rows = {row: row.up_to for row in answer.wide if row.up_to is not None}
     # jax itself takes no Python number that 32 bits do not hold.
-    sizes = {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
-    return {**sizes, **dict.fromkeys(answer.unlike)}
+    return {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
 
 
 def refuse(answer: CallComparison, target: Target, directory: Path) -> None:

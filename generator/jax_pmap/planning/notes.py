@@ -76,9 +76,7 @@ def _limit_notes(function: str, arguments: tuple[Argument, ...]) -> Iterator[str
     for argument in arguments:
         for path, up_to in argument.fits:
             above = f" above {up_to}" if up_to else ""
-            limits.append(
-                f"`{path}` as an array of NumPy's" if up_to is None else f"`{path}` in 64 bits{above}"
-            )
+            limits.append(f"`{path}` in 64 bits{above}")
     if limits:
         named = ", ".join(limits)
         yield f"the code refuses {named}: called uncompiled, `{function}` computes with that in NumPy"

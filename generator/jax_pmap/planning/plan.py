@@ -99,12 +99,12 @@ def plan_arguments(
     told: Mapping[str, tuple[tuple[str, str], ...]],
     same: Mapping[str, protocol.Identity],
     donated: Sequence[str],
-    fits: Mapping[str, int | None],
+    fits: Mapping[str, int],
 ) -> tuple[Argument, ...]:
     """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
 
     `same` says of other constants, by path, what they are told from others by; `fits` says of leaves how
-    large their values of 64 bits may be, or that they may not be NumPy's (None).
+    large their values of 64 bits may be.
     """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
@@ -159,7 +159,7 @@ def plan_arguments(
     return tuple(out)
 
 
-def _may_be_unfit(leaf: Leaf, fits: Mapping[str, int | None]) -> bool:
+def _may_be_unfit(leaf: Leaf, fits: Mapping[str, int]) -> bool:
     """Whether calls may come with values of a leaf that do not fit: few have parameters in 64 bits."""
     return leaf.path in fits and (fits[leaf.path] != 0 or leaf.role is Role.BATCH)
 

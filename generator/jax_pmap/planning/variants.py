@@ -62,8 +62,8 @@ class Case:
     mutated: tuple[str, ...]
     #: Calls that set the mode of arguments ahead of anything else.
     switches: tuple[str, ...] = ()
-    #: Of leaves of arguments, how large their values of 64 bits may be; None: they may not be NumPy's.
-    fitting: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    #: Of leaves of arguments, how large their values of 64 bits may be.
+    fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: Libraries whose layers are synchronised, and whether in maps; see `Plan.layers`.
     layers: tuple[str, ...] = ()
     in_maps: bool = False

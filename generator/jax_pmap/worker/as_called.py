@@ -21,6 +21,7 @@ from .arguments import Packed, Values
 from .call_traces import (
     alike,
     apart,
+    asking,
     beyond,
     describe,
     is_narrowed,
@@ -32,6 +33,7 @@ from .call_traces import (
     replaced,
     results,
     spread,
+    where_parted,
 )
 from .following import Followed, follow, in_order, of_inputs
 from .in_numpy import TRIED, InNumpy
@@ -41,7 +43,6 @@ from .protocol import Apart, CallComparison, CompareWithCall, Narrowed, Problem,
 from .rebound import changed_later
 from .server import describe_exception, summary
 from .target import current
-from .type_tests import parted
 
 
 def compare_with_call(request: CompareWithCall) -> CallComparison:
@@ -108,13 +109,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
             if isinstance(one, np.ndarray) and not same(one, other)
         )
         found = dataclasses.replace(found, changed=changed)
-    sites = [asking(place, what) for place, what in call.watch.asked.items()]
-    way = parted(call.watch, traced.watch)
-    if way is not None and not sites:
-        file, line, is_call = way
-        only = "only as it is called" if is_call else "only when traced"
-        sites.append(Site(file, line, f"is reached {only}"))
-    found = dataclasses.replace(found, parted=sites[-1] if sites else None)
+    found = dataclasses.replace(found, parted=where_parted(call, traced))
     if found.parted or found.changed:
         return found
     if alike(traced, call, packed.leaves):
@@ -140,8 +135,8 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
 def _of_other_values(found: CallComparison, leaves: InNumpy, call: Followed | None) -> CallComparison:
     """What was `found`, with what holds of other values; in a `call` NumPy computes with some leaves."""
     as_given = () if call is None else leaves.as_given(call)
-    wide, unlike = leaves.as_numpy()
-    return dataclasses.replace(found, wide=(*as_given, *wide), unlike=unlike)
+    wide, parted = leaves.as_numpy()
+    return dataclasses.replace(found, wide=(*as_given, *wide), parted=parted)
 
 
 def _is_traced_so(called: Values, packed: Packed) -> bool:
@@ -160,11 +155,6 @@ def same(one: np.ndarray, other: Any) -> bool:
     """Whether an array still has its values."""
     floats = one.dtype.kind in "fc"
     return bool(np.array_equal(one, other, equal_nan=floats))
-
-
-def asking(place: tuple[str, int], what: str) -> Site:
-    """A place in the user's code that asks for what a trace answers otherwise."""
-    return Site(*place, f"asks `{what}`, which has another answer while jax traces")
 
 
 def _compared(

@@ -19,9 +19,10 @@ from .distance import distance
 from .following import Followed, in_order
 from .jaxpr.versions import bind
 from .leaves import category, is_key
-from .protocol import Apart
+from .protocol import Apart, Site
 from .rounded import evaluated
 from .same_operations import Same
+from .type_tests import parted
 from .work import rounds, work
 
 #: Programs that a comparison may have to compile.
@@ -97,6 +98,21 @@ def kept(values: Values) -> Values:
         return in_order(made, value)
 
     return {name: own(value) for name, value in values.items()}
+
+
+def where_parted(call: Followed, traced: Followed) -> "Site | None":
+    """Where the code asks a call for what a trace answers otherwise, or where the two go other ways."""
+    sites = [asking(place, what) for place, what in call.watch.asked.items()]
+    way = parted(call.watch, traced.watch)
+    if way is not None and not sites:
+        file, line, is_call = way
+        sites.append(Site(file, line, f"is reached only {'as it is called' if is_call else 'when traced'}"))
+    return sites[-1] if sites else None
+
+
+def asking(place: tuple[str, int], what: str) -> Site:
+    """A place in the user's code that asks for what a trace answers otherwise."""
+    return Site(*place, f"asks `{what}`, which has another answer while jax traces")
 
 
 def is_wide(leaf: Any) -> bool:

@@ -13,11 +13,22 @@ import jax
 import numpy as np
 
 from .arguments import Packed, Values
-from .call_traces import alike, apart, beyond, is_of_jax, is_wide, kept, kind_of, replaced, results
+from .call_traces import (
+    alike,
+    apart,
+    beyond,
+    is_of_jax,
+    is_wide,
+    kept,
+    kind_of,
+    replaced,
+    results,
+    where_parted,
+)
 from .following import Followed, every, follow
 from .jaxpr.walk import equations
 from .leaves import category
-from .protocol import CompareWithCall, Narrowed, Problem
+from .protocol import CompareWithCall, Narrowed, Problem, Site
 from .specs import SEED
 from .type_tests import parted
 
@@ -65,8 +76,8 @@ class InNumpy:
         )
         return tuple(Narrowed(self.names[i], kind_of(leaves[i]), self._reach(self.values, i)) for i in some)
 
-    def as_numpy(self) -> tuple[tuple[Narrowed, ...], tuple[str, ...]]:
-        """The same of NumPy's arrays in place of jax's, and the leaves that may not be NumPy's."""
+    def as_numpy(self) -> "tuple[tuple[Narrowed, ...], Site | None]":
+        """The same of NumPy's arrays in place of jax's, and where the function goes another way with them."""
         packed = Packed(self.values, self.statics)
         leaves, owners = packed.leaves, packed.owners
         given = [
@@ -75,19 +86,19 @@ class InNumpy:
             if owners[i][0] in self.data and category(leaf) == "array" and is_of_jax(i, leaf)
         ]
         if not given:
-            return (), ()
+            return (), None
         values = replaced(self.values, self.statics, lambda i, leaf: np.asarray(leaf) if i in given else leaf)
         call = _tried(lambda: follow(values, self.statics, is_of_jax))
         if call is None:
-            return (), ()  # The function takes no arrays of NumPy's.
-        ways = bool(call.watch.asked or parted(call.watch, self.traced.watch))
-        if not ways and alike(self.traced, call, Packed(values, self.statics).leaves):
-            return (), ()
-        some = self._computed_with(values, call, given)
-        if ways:
-            return (), tuple(self.names[i] for i in some)
-        rows = [i for i in some if may_be_wider(leaves[i])]
-        return tuple(Narrowed(self.names[i], kind_of(leaves[i]), self._reach(values, i)) for i in rows), ()
+            return (), None  # The function takes no arrays of NumPy's.
+        place = where_parted(call, self.traced)
+        if place is not None and (again := _tried(lambda: follow(self.values, self.statics))) is not None:
+            # What the first trace made once, as a table, none makes later.
+            place = where_parted(call, again)
+        if place is not None or alike(self.traced, call, Packed(values, self.statics).leaves):
+            return (), place
+        some = self._computed_with(values, call, [i for i in given if may_be_wider(leaves[i])])
+        return tuple(Narrowed(self.names[i], kind_of(leaves[i]), self._reach(values, i)) for i in some), None
 
     def _computed_with(self, values: Values, call: Followed, which: Sequence[int]) -> list[int]:
         """The leaves of `which` without whose values the call is another program."""

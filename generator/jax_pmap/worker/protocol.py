@@ -811,8 +811,6 @@ class CallComparison:
     #: they had as many.
     narrowed: tuple[Narrowed, ...] = ()
     wide: tuple[Narrowed, ...] = ()
-    #: Leaves with which the function is another one where they are arrays of NumPy's.
-    unlike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
