@@ -93,16 +93,18 @@ def count(predicted, labels):
         and (abs(predicted) > 2147483647).any()
     ):
         raise ValueError(
-            "count: `predicted` is int64 and goes above 2147483647; in the "
-            "proof `count` computes with it in 32 bits; pass it in 32 bits"
+            "count: `predicted` goes above 2147483647, where 32 bits may not "
+            "hold what is computed with it; do before the call what `count` "
+            "does with it in Python or NumPy"
         )
     if (
         getattr(labels, "dtype", None) in ("int64", "uint64")
         and (abs(labels) > 2147483647).any()
     ):
         raise ValueError(
-            "count: `labels` is int64 and goes above 2147483647; in the proof "
-            "`count` computes with it in 32 bits; pass it in 32 bits"
+            "count: `labels` goes above 2147483647, where 32 bits may not hold "
+            "what is computed with it; do before the call what `count` does "
+            "with it in Python or NumPy"
         )
     predicted, labels = shard(predicted, labels)
     return p_count(predicted, labels)

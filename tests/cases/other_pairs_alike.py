@@ -125,8 +125,9 @@ def step(w, users, items, ids, freq):
         and (abs(ids) > 2147483647).any()
     ):
         raise ValueError(
-            "step: `ids` is int64 and goes above 2147483647; in the proof "
-            "`step` computes with it in 32 bits; pass it in 32 bits"
+            "step: `ids` goes above 2147483647, where 32 bits may not hold "
+            "what is computed with it; do before the call what `step` does "
+            "with it in Python or NumPy"
         )
     users, items, ids, freq = shard(users, items, ids, freq)
     return p_step(replicate(w), users, items, ids, freq)

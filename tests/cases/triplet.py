@@ -104,9 +104,9 @@ def triplet_loss(params, x, labels):
         and (abs(labels) > 2147483647).any()
     ):
         raise ValueError(
-            "triplet_loss: `labels` is int64 and goes above 2147483647; in the "
-            "proof `triplet_loss` computes with it in 32 bits; pass it in 32 "
-            "bits"
+            "triplet_loss: `labels` goes above 2147483647, where 32 bits may "
+            "not hold what is computed with it; do before the call what "
+            "`triplet_loss` does with it in Python or NumPy"
         )
     x, labels = shard(x, labels)
     return p_triplet_loss(replicate(params), x, labels)

@@ -150,7 +150,6 @@ class Context:
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
             "guards": [guard for argument in self.arguments for guard in self._guards(argument)]
-            + self._narrow()
             + list(self._aliases())
             + list(self._held()),
             "overlap": len(self._apart()) > 1,
@@ -870,8 +869,6 @@ class Context:
         for path, kind, digest in argument.functions:
             yield self._same(Leaf(path, Role.STATIC, None, (), kind, identity=digest))
         for path, limit in argument.fits:
-            if limit == 0:
-                continue  # See `_narrow`.
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 
     def _held(self) -> Iterator[dict[str, str]]:
@@ -958,36 +955,15 @@ class Context:
         if dtype == "int":
             whole = f'isinstance({path}, int) or getattr({path}, "dtype", None) in ("int64", "uint64")'
             condition = f"({whole}) and abs({path}) > {limit}"
-            found = f"`{path}` goes above {limit}, where 32 bits may not hold what is computed with it"
-            instead = f"do before the call what `{function}` does with it in Python or NumPy"
         else:
-            wide = "float64" if dtype.startswith("float") else "int64"
-            of_wide = '== "float64"' if wide == "float64" else 'in ("int64", "uint64")'
-            condition = f'getattr({path}, "dtype", None) {of_wide} and (abs({path}) > {limit}).any()'
-            found = (
-                f"`{path}` is {wide} and goes above {limit}; in the proof `{function}` computes with it in "
-            )
-            found += "32 bits"
-            instead = "pass it in 32 bits"
+            wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
+            condition = f"{wide} and (abs({path}) > {limit}).any()"
+        found = f"`{path}` goes above {limit}, where 32 bits may not hold what is computed with it"
+        instead = f"do before the call what `{function}` does with it in Python or NumPy"
         return {
             "condition": condition,
             "message": wrapped_f_string(escaped(f"{function}: {found}; {instead}")),
         }
-
-    def _narrow(self) -> list[dict[str, str]]:
-        """What refuses doubles with which the original would compute in NumPy, and the proof has floats."""
-        paths = [path for argument in self.arguments for path, limit in argument.fits if limit == 0]
-        if not paths:
-            return []
-        function = self.unit.name
-        condition = f'getattr({paths[0]}, "dtype", None) == "float64"'
-        if len(paths) > 1:
-            condition = f'"float64" in [getattr(leaf, "dtype", None) for leaf in {tuple_source(paths)}]'
-        message = (
-            f"{function}: {' or '.join(f'`{path}`' for path in paths)} is float64; in the proof `{function}` "
-            "computes with float32 there, in NumPy: pass that, or generate again with such inputs"
-        )
-        return [{"condition": condition, "message": wrapped_f_string(escaped(message))}]
 
     def _guard(self, name: str, values: tuple[str, ...], *, typed: bool = False) -> dict[str, str] | None:
         if not values:

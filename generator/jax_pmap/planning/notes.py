@@ -75,8 +75,7 @@ def _limit_notes(function: str, arguments: tuple[Argument, ...]) -> Iterator[str
     limits = []
     for argument in arguments:
         for path, up_to in argument.fits:
-            above = f" above {up_to}" if up_to else ""
-            limits.append(f"`{path}` in 64 bits{above}")
+            limits.append(f"`{path}` above {up_to}")
     if limits:
         named = ", ".join(limits)
         yield f"the code refuses {named}: called uncompiled, `{function}` computes with that in NumPy"

@@ -150,18 +150,11 @@ def plan_arguments(
                 typed=name in roles.typed,
                 modes=() if static else tuple(argument["modes"]),
                 functions=() if static else _functions(argument, same),
-                fits=()
-                if static
-                else tuple((x.path, fits[x.path]) for x in leaves if _may_be_unfit(x, fits)),
+                fits=() if static else tuple((x.path, fits[x.path]) for x in leaves if x.path in fits),
                 why=roles.why.get(name, ""),
             )
         )
     return tuple(out)
-
-
-def _may_be_unfit(leaf: Leaf, fits: Mapping[str, int]) -> bool:
-    """Whether calls may come with values of a leaf that do not fit: few have parameters in 64 bits."""
-    return leaf.path in fits and (fits[leaf.path] != 0 or leaf.role is Role.BATCH)
 
 
 def _functions(

@@ -26,7 +26,6 @@ from .call_traces import (
     where_parted,
 )
 from .following import Followed, every, follow
-from .jaxpr.walk import equations
 from .leaves import category
 from .protocol import CompareWithCall, Narrowed, Problem, Site
 from .specs import SEED
@@ -37,9 +36,8 @@ MOST_LEAVES = 16
 #: How much of the time there is one size of a number may take: it is tried at several, and may be how often
 #: a loop goes round.
 TRIED = 1 / 64
-#: Sizes up to which integers are tried, the largest that 32 bits hold first, and floats.
-WHOLE = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
-FLOATS = (1 << 40, 1 << 24, 1 << 12, 1 << 6)
+#: Sizes up to which integers are tried, the largest that 32 bits hold first.
+SIZES = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
 #: Values up to a size that are tried in place of the given ones: spread out, those moved there, and the size.
 Draw = Callable[[Any, int, np.random.Generator], Any]
 DRAWS: tuple[Draw, ...] = (
@@ -48,7 +46,7 @@ DRAWS: tuple[Draw, ...] = (
     lambda given, size, _: np.full(np.shape(given), size),
 )
 #: The types of 64 bits, by the kinds of those that have fewer.
-WIDE = {"i": np.int64, "u": np.uint64, "f": np.float64}
+WIDE = {"i": np.int64, "u": np.uint64}
 
 
 class InNumpy:
@@ -123,33 +121,28 @@ class InNumpy:
         return found
 
     def _reach(self, values: Values, index: int) -> int | None:
-        """Up to which size the values of a leaf may be for call and trace to give the same, as far as tried.
+        """Up to which size integers of a leaf may be for call and trace to give the same, as far as tried.
 
         What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.
         """
         given = Packed(values, self.statics).leaves[index]
+        if kind_of(given).startswith("float"):
+            return None
         wide = given if is_wide(given) else np.asarray(given, WIDE[given.dtype.kind])
-        if wide is not given and wide.dtype.kind == "f":
-            return 0
         rng, differed = np.random.default_rng(SEED), False
         least = math.ceil(np.max(np.abs(given), initial=0))
-        sizes: Sequence[int] = WHOLE
-        if kind_of(given).startswith("float"):
-            if any(each.primitive.name == "while" for each in equations(self.traced.jaxpr)):
-                return None  # With other numbers it may go round for ever.
-            sizes = (*FLOATS, 4 * least)
 
         def agree(limit: int) -> bool:
             return all(self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)
 
-        for limit in sizes:
+        for limit in SIZES:
             if limit <= least:
-                continue
+                break
             same = _tried(functools.partial(agree, limit))
             if same is None:
                 continue  # The call itself refuses such numbers, as an index.
             if same:
-                return limit if differed or limit == WHOLE[0] else None
+                return limit if differed or limit == SIZES[0] else None
             differed = True
         return least if differed else None
 
@@ -189,11 +182,7 @@ def may_be_wider(leaf: Any) -> bool:
 
     A single integer counts something, which does not come to what 32 bits do not hold.
     """
-    if (
-        category(leaf) != "array"
-        or leaf.dtype.kind not in WIDE
-        or (leaf.ndim == 0 and leaf.dtype.kind != "f")
-    ):
+    if category(leaf) != "array" or leaf.dtype.kind not in WIDE or leaf.ndim == 0:
         return False
     wide = WIDE[leaf.dtype.kind]
     return bool(jax.dtypes.canonicalize_dtype(wide) != wide)
