@@ -304,7 +304,8 @@ def test_class_methods_that_call_each_other_are_looked_into(shared: Project) -> 
 
 
 def test_a_class_that_may_get_another_method_is_said_to(project: Project) -> None:
-    project.write("reset.py", f"{OF_CLASSES}\n\ndef reset(name, value):\n    setattr(Fit, name, value)\n")
+    of_classes = OF_CLASSES.replace("\n\ndef step", "\n\n@jax.jit\ndef step")
+    project.write("reset.py", f"{of_classes}\n\ndef reset(name, value):\n    setattr(Fit, name, value)\n")
     says = ("some file of the project assigns `.step` (or calls `setattr`), so `Fit` may have another",)
     inputs = ("--inputs", "reset.py::inputs")
     project.refused("JP067", "gen", "reset.py::step", *inputs, says=says, exit_code=1)
