@@ -300,8 +300,8 @@ class Argument:
     #: Of functions that it holds beside its leaves, where the code may take no others: path, type and digest,
     #: as of a leaf's `identity`.
     functions: tuple[tuple[str, str, str], ...] = ()
-    #: Leaves with which the original computes in NumPy or Python, and up to which size jax was seen to give
-    #: the same in 32 bits of values that have 64. The emitted code rejects larger ones.
+    #: Leaves of integers with which the original computes in NumPy or Python, and up to which size jax was
+    #: seen to give the same in 32 bits. The emitted code rejects larger ones.
     fits: tuple[tuple[str, int], ...] = ()
     #: Why the roles are what they are, in a few words.
     why: str = ""

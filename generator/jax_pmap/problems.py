@@ -53,6 +53,17 @@ def error_line(error: Raised) -> str:
     return f"{error.type}: {first_line(error.message)}"
 
 
+def missing_package(message: str) -> str:
+    """The package that an import error says is not there, and ``""`` of any other error."""
+    found = re.search(r"No module named '(\w+)", message)
+    return found[1] if found is not None else ""
+
+
+def or_stub(package: str) -> str:
+    """What ends a hint on a package that is not there."""
+    return f"; if it only loads data or logs: --stub {package}"
+
+
 def first_line(text: str) -> str:
     """The first line that says something."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

@@ -849,17 +849,7 @@ class Context:
         """What holds an argument to the values that the plan was observed with."""
         rows = [(leaf.path, leaf.value) for leaf in argument.leaves if leaf.value]
         if argument.static and len(rows) > 1:
-            # Settings of one object are compared in one go.
-            paths, values = zip(*rows, strict=True)
-            wanted = ", ".join(f"{path} = {value}" for path, value in rows)
-            message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
-            yield {
-                "condition": f"{tuple_source(list(paths))} != {tuple_source(list(values))}",
-                "message": wrapped_f_string(
-                    f"{escaped(message)}{{{argument.name}!r}}; to allow it, generate again with inputs "
-                    "that use it"
-                ),
-            }
+            yield self._at_once(rows, argument.name)
             return
         for name, values in ((argument.name, argument.proved_values), *((p, (v,)) for p, v in rows)):
             guard = self._guard(name, values, typed=argument.typed)
@@ -880,16 +870,20 @@ class Context:
             if (guard := self._guard(path, (value,))) is not None:
                 yield guard
         if rows := [row for row in rows if row not in apart]:
-            paths, values = (tuple_source([*each]) for each in zip(*rows, strict=True))
-            wanted = ", ".join(f"{path} = {value}" for path, value in rows)
-            message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
-            yield {
-                "condition": f"{paths} != {values}",
-                "message": wrapped_f_string(
-                    f"{escaped(message)}{{{paths}!r}}; to allow it, generate again with inputs that use it"
-                ),
-            }
+            yield self._at_once(rows, tuple_source([path for path, _ in rows]))
         yield from (self._same(leaf) for leaf in self.plan.held if leaf.identity)
+
+    def _at_once(self, rows: Sequence[tuple[str, str]], shown: str) -> dict[str, str]:
+        """What compares several constants with their values, `rows` of both, and names what is `shown`."""
+        paths, values = (tuple_source([*each]) for each in zip(*rows, strict=True))
+        wanted = ", ".join(f"{path} = {value}" for path, value in rows)
+        message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
+        return {
+            "condition": f"{paths} != {values}",
+            "message": wrapped_f_string(
+                f"{escaped(message)}{{{shown}!r}}; to allow it, generate again with inputs that use it"
+            ),
+        }
 
     def _aliases(self) -> Iterator[dict[str, str]]:
         """What holds Flax NNX objects to be one where they were, and apart where they were."""
@@ -950,14 +944,12 @@ class Context:
         }
 
     def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
-        """What refuses numbers too large for 32 bits, where the original computes with 64."""
+        """What refuses integers too large for 32 bits, where the original computes with 64."""
         function = self.unit.name
+        wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
+        condition = f"{wide} and (abs({path}) > {limit}).any()"
         if dtype == "int":
-            whole = f'isinstance({path}, int) or getattr({path}, "dtype", None) in ("int64", "uint64")'
-            condition = f"({whole}) and abs({path}) > {limit}"
-        else:
-            wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
-            condition = f"{wide} and (abs({path}) > {limit}).any()"
+            condition = f"(isinstance({path}, int) or {wide}) and abs({path}) > {limit}"
         found = f"`{path}` goes above {limit}, where 32 bits may not hold what is computed with it"
         instead = f"do before the call what `{function}` does with it in Python or NumPy"
         return {

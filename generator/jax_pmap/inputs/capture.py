@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError, Request, Say, Source, Span, refused
 from jax_pmap.planning.roles import Described
-from jax_pmap.problems import error_details, error_span
+from jax_pmap.problems import error_details, error_span, missing_package, or_stub
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -146,8 +145,8 @@ def program_ended(
             hint = "It reads its standard input, which is closed here: give what it asks for by options"
         elif problem.error.type == "ModuleNotFoundError":
             hint = "Install it, or name the interpreter that has it: --python PATH"
-            if package := re.search(r"No module named '(\w+)", problem.error.message):
-                hint += f"; if it only loads data or logs: --stub {package[1]}"
+            if package := missing_package(problem.error.message):
+                hint += or_stub(package)
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",

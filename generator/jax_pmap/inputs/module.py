@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from jax_pmap.drift import outdated
 from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
-from jax_pmap.problems import error_details, error_span
+from jax_pmap.problems import error_details, error_span, missing_package, or_stub
 from jax_pmap.reading.target import Target, made_by_a_program, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.imports import Import
@@ -365,13 +364,9 @@ class _Loader:
         shown = self.target.source.shown_path
         if drift := outdated(error, self.session.directory):
             return drift
-        missing = re.search(r"No module named '([\w.]+)'", message)
-        if kind in ("ModuleNotFoundError", "ImportError") and missing:
-            package = missing[1].partition(".")[0]
-            return (
-                f"Install `{package}` for `{self.session.python}`, or name a Python that has it: --python "
-                f"PATH; if it only loads data or logs: --stub {package}"
-            )
+        if kind in ("ModuleNotFoundError", "ImportError") and (package := missing_package(message)):
+            instead = f"or name a Python that has it: --python PATH{or_stub(package)}"
+            return f"Install `{package}` for `{self.session.python}`, {instead}"
         if kind == "KeyError" and any("environ" in block for block in error_details(error)):
             return f"Set the variable: {message.strip(chr(39))}=… jax-pmap gen …"
         if kind == "SystemExit" or "Flag" in kind:

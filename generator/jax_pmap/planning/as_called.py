@@ -38,7 +38,7 @@ class AsCalled:
     notes: tuple[str, ...] = ()
     #: Whether arguments became static for it.
     changed: bool = False
-    #: Leaves that the call computes with in NumPy, and how large their values of 64 bits may be.
+    #: Leaves that the call computes with in NumPy, and how large their integers of 64 bits may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -139,7 +139,7 @@ def differs(answer: CallComparison, numbers: Any) -> bool:
 
 
 def fitting(answer: CallComparison) -> dict[str, int]:
-    """How large values of 64 bits may be, by leaf that NumPy computes with."""
+    """How large integers of 64 bits may be, by leaf that NumPy computes with."""
     rows = {row: row.up_to for row in answer.wide if row.up_to is not None}
     # jax itself takes no Python number that 32 bits do not hold.
     return {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}

@@ -10,7 +10,7 @@ from jax_pmap.emit.render import contents_source
 from jax_pmap.model import Guard, Leaf, Role, refused
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
-from jax_pmap.syntax.scopes import bound_names
+from jax_pmap.syntax.scopes import bound_names, parameters
 from jax_pmap.worker import protocol
 
 
@@ -38,7 +38,7 @@ def held_constants(session: Session, target: Target, guards: Sequence[Guard]) ->
     if not facts.receiver and not facts.closure_names:
         return ()
     scopes = [each for each in parsed.enclosing if isinstance(each, ast.FunctionDef)]
-    visible = {name for each in scopes for name in (*bound_names(each.body), *_parameters(each))}
+    visible = {name for each in scopes for name in (*bound_names(each.body), *_given(each))}
     bound = Counter(name for each in scopes for name in _bindings(each))
     functions = {node.name for each in scopes for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
     asked = protocol.Held(
@@ -71,13 +71,13 @@ def held_constants(session: Session, target: Target, guards: Sequence[Guard]) ->
     return tuple(Leaf(each.path, Role.STATIC, None, (), each.type, each.value, each.digest) for each in found)
 
 
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    return [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
+def _given(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in parameters(function.args)]
 
 
 def _bindings(function: ast.FunctionDef) -> list[str]:
     """Names that a function binds, once for every place."""
-    found = _parameters(function)
+    found = _given(function)
     for node in ast.walk(function):
         if isinstance(node, ast.FunctionDef) and node is not function:
             found.append(node.name)

@@ -104,7 +104,7 @@ def plan_arguments(
     """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
 
     `same` says of other constants, by path, what they are told from others by; `fits` says of leaves how
-    large their values of 64 bits may be.
+    large their integers of 64 bits may be.
     """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):

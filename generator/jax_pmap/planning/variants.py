@@ -62,7 +62,7 @@ class Case:
     mutated: tuple[str, ...]
     #: Calls that set the mode of arguments ahead of anything else.
     switches: tuple[str, ...] = ()
-    #: Of leaves of arguments, how large their values of 64 bits may be.
+    #: Of leaves of arguments, how large their integers of 64 bits may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: Libraries whose layers are synchronised, and whether in maps; see `Plan.layers`.
     layers: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import load, protocol
 from .examples import imported_as
+from .functions import enclosed
 from .load import text_of
 from .target import current
 from .type_tests import is_users, is_users_object
@@ -142,7 +143,7 @@ class _Reader:
                 self._called(found, around, parents, bound, names)  # type: ignore[arg-type]
                 return
             read, path, value = around, after, found  # type: ignore[assignment]
-        if self._said(read, parents, own) or value is NotImplemented or self._is_array(value):
+        if self._said(read, parents, own) or value is NotImplemented or _is_array(value):
             return
         around = parents.get(read)
         if isinstance(value, (int, tuple)) and not isinstance(value, bool):
@@ -197,7 +198,7 @@ class _Reader:
         key = id(function.__code__), repr(sorted(bound.items()))
         if node is not None and key not in self.followed:
             self.followed.add(key)
-            self.follow(node, bound, {**function.__globals__, **_cells(function)})
+            self.follow(node, bound, {**function.__globals__, **enclosed(function)})
 
     def _method(
         self,
@@ -235,7 +236,7 @@ class _Reader:
     ) -> None:
         """Go on in a function at `node`, with what it is given there."""
         parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
-        given = {name: name for name in _cells(function) if self._visible(function, name)}
+        given = {name: name for name in enclosed(function) if self._visible(function, name)}
         if receiver:
             given[parameters[0]] = receiver
         call = parents.get(node)
@@ -263,16 +264,12 @@ class _Reader:
 
     def _is_open(self, value: Any) -> bool:
         """Whether a value is looked into for what it holds."""
-        if isinstance(value, (type, types.FunctionType, types.ModuleType)) or self._is_array(value):
+        if isinstance(value, (type, types.FunctionType, types.ModuleType)) or _is_array(value):
             return isinstance(value, type) and value is self.space.get(self.request.receiver)
         plain = isinstance(value, (dict, list, types.SimpleNamespace)) or (
             isinstance(value, tuple) and not _is_whole(value)
         )
         return plain or (is_users_object(value) and not isinstance(value, types.MethodType))
-
-    @staticmethod
-    def _is_array(value: Any) -> bool:
-        return hasattr(value, "dtype") and hasattr(value, "shape")
 
     def _said(self, node: ast.AST, parents: Mapping[ast.AST, ast.AST], own: bool) -> bool:
         """Whether what is read at a node is only told to a reader, or decides a branch that is watched."""
@@ -319,7 +316,7 @@ class _Reader:
             self.found[at] = protocol.HeldConstant(at, repr(method.__qualname__), "", "str")
 
     def _constant(self, path: str, value: Any) -> None:
-        if path in self.found or (self._is_array(value) and not isinstance(value, type)):
+        if path in self.found or (_is_array(value) and not isinstance(value, type)):
             return
         if value is None or isinstance(value, (bool, int, str, bytes, list, tuple)):
             self.found[path] = protocol.HeldConstant(path, repr(value), "", type(value).__name__)
@@ -452,17 +449,6 @@ def _is_watched(node: ast.stmt | ast.expr, unreached: Sequence[tuple[int, int, i
     return any((node.lineno, node.col_offset) <= (line, column) < end for line, column, *_ in unreached)
 
 
-def _cells(function: types.FunctionType) -> dict[str, Any]:
-    """The variables of functions around that a function closes over."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # It is assigned later.
-            continue
-    return found
-
-
 def _tree_of(function: types.FunctionType) -> Definition | None:
     """The definition of a function of the user's, as its file has it."""
     code = function.__code__
@@ -513,11 +499,13 @@ def _derived(base: type) -> Iterator[type]:
         yield from _derived(each)
 
 
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
 def _is_scale(value: Any) -> bool:
     """Whether a value is an array or a number that is no bool."""
-    return not isinstance(value, bool) and (
-        isinstance(value, (int, float, complex)) or (hasattr(value, "dtype") and hasattr(value, "shape"))
-    )
+    return not isinstance(value, bool) and (isinstance(value, (int, float, complex)) or _is_array(value))
 
 
 def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,6 @@ next time, which jax takes in 32, or with NumPy's array in place of one of jax's
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -130,7 +129,7 @@ class InNumpy:
             return None
         wide = given if is_wide(given) else np.asarray(given, WIDE[given.dtype.kind])
         rng, differed = np.random.default_rng(SEED), False
-        least = math.ceil(np.max(np.abs(given), initial=0))
+        least = int(np.max(np.abs(given), initial=0))
 
         def agree(limit: int) -> bool:
             return all(self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)

@@ -1,5 +1,6 @@
 """The files that are read in this process: what an answer depends on, beside what is imported."""
 
+import functools
 import os
 import sys
 from typing import Any
@@ -7,15 +8,13 @@ from typing import Any
 #: What is no file of anybody's, and another one each time.
 _VOLATILE = ("/dev/", "/proc/", "/sys/")
 _paths: set[str] = set()
-_watched: list[int] = []
 
 
+@functools.cache
 def watch() -> None:
     """Note from now on what Python code opens; libraries that open files by themselves are not seen."""
-    # A hook stays for good, in processes that are forked, too.
-    if not _watched:
-        _watched.append(os.getpid())
-        sys.addaudithook(_note)
+    # Once: a hook stays for good, in processes that are forked, too.
+    sys.addaudithook(_note)
 
 
 def opened() -> list[str]:

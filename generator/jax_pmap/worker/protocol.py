@@ -775,7 +775,7 @@ class Narrowed:
 
     name: str
     dtype: str
-    #: How large values of 64 bits may be for both to give the same; None where no limit was seen.
+    #: How large integers of 64 bits may be for both to give the same; None where no limit was seen.
     up_to: int | None = None
 
 
