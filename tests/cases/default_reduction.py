@@ -78,17 +78,17 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
+def unproved(expected, found):
+    """The error for an input that is not as in the run this file was made from."""
+    return ValueError(
+        f"summarise: {expected}, as in the run this file was made from, not {found!r:.200}; "
+        "to allow it, generate again with inputs that use it"
+    )
+
+
 def summarise(x, depth: int, reduce=jnp.sum):
     if depth != 2:
-        raise ValueError(
-            "summarise: `depth` must be 2, as in the run this file was made "
-            f"from, not {depth!r}; to allow it, generate again with inputs that "
-            "use it"
-        )
+        raise unproved("`depth` must be 2", depth)
     if reduce != jnp.sum:
-        raise ValueError(
-            "summarise: `reduce` must be jnp.sum, as in the run this file was "
-            f"made from, not {reduce!r}; to allow it, generate again with "
-            "inputs that use it"
-        )
+        raise unproved("`reduce` must be jnp.sum", reduce)
     return p_summarise(shard(x), depth, reduce)

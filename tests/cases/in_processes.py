@@ -119,12 +119,16 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
+def unproved(expected, found):
+    """The error for an input that is not as in the run this file was made from."""
+    return ValueError(
+        f"standardise: {expected}, as in the run this file was made from, not {found!r:.200}; "
+        "to allow it, generate again with inputs that use it"
+    )
+
+
 def standardise(scale, x, *, shift=None):
     """Each row, with the mean and the spread of all."""
     if shift is not None:
-        raise ValueError(
-            "standardise: `shift` must be None, as in the run this file was "
-            f"made from, not {type(shift).__name__}; to allow it, generate "
-            "again with inputs that use it"
-        )
+        raise unproved("`shift` must be None", shift)
     return compiled()(replicate(scale), shard(x), shift)

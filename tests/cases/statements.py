@@ -113,6 +113,14 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
+def unproved(expected, found):
+    """The error for an input that is not as in the run this file was made from."""
+    return ValueError(
+        f"mixed: {expected}, as in the run this file was made from, not {found!r:.200}; "
+        "to allow it, generate again with inputs that use it"
+    )
+
+
 def unshard(tree):
     """(devices, per_device, ...) -> (devices * per_device, ...)."""
     return jax.tree.map(
@@ -122,9 +130,6 @@ def unshard(tree):
 
 def mixed(x, kind="a"):
     if kind != "a":
-        raise ValueError(
-            "mixed: `kind` must be 'a', as in the run this file was made from, "
-            f"not {kind!r}; to allow it, generate again with inputs that use it"
-        )
+        raise unproved("`kind` must be 'a'", kind)
     z, parts = p_mixed(shard(x), kind)
     return unshard(z), parts

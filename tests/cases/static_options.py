@@ -87,17 +87,17 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
+def unproved(expected, found):
+    """The error for an input that is not as in the run this file was made from."""
+    return ValueError(
+        f"reduce: {expected}, as in the run this file was made from, not {found!r:.200}; "
+        "to allow it, generate again with inputs that use it"
+    )
+
+
 def reduce(x, mode="mean", *, negate: bool = False, scale=1.0):
     if mode not in ("mean", "sum"):
-        raise ValueError(
-            "reduce: `mode` must be 'mean' or 'sum', as in the run this file "
-            f"was made from, not {mode!r}; to allow it, generate again with "
-            "inputs that use it"
-        )
+        raise unproved("`mode` must be 'mean' or 'sum'", mode)
     if negate not in (False, True):
-        raise ValueError(
-            "reduce: `negate` must be False or True, as in the run this file "
-            f"was made from, not {negate!r}; to allow it, generate again with "
-            "inputs that use it"
-        )
+        raise unproved("`negate` must be False or True", negate)
     return p_reduce(shard(x), mode, negate, scale)

@@ -133,6 +133,9 @@ class Context:
         body = self.partition.body(unit.body, self.first_lines())
         body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
         shares = [sync for sync in written(plan, self.backend) if sync.op == OWN_SHARE]
+        guards = [guard for argument in self.arguments for guard in self._guards(argument)]
+        guards += [*self._aliases(), *self._held()]
+        refusals = [*self.first_lines(), *(f"raise {guard['error']}" for guard in guards)]
         context: dict[str, Any] = {
             "n": n,
             "at": self.at,
@@ -149,9 +152,7 @@ class Context:
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
-            "guards": [guard for argument in self.arguments for guard in self._guards(argument)]
-            + list(self._aliases())
-            + list(self._held()),
+            "guards": guards,
             "overlap": len(self._apart()) > 1,
             "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
             "mapped_docstring": self._mapped_docstring(),
@@ -176,6 +177,7 @@ class Context:
             "in_place_of": self.unit.is_substituted,
             "keeps": self.unit.keeps,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
+            "unproved": any(f"raise {n.unproved}(" in line for line in refusals),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),
             "forms": any(not form.value for form in plan.forms),
@@ -318,7 +320,7 @@ class Context:
             forms_of = [each for each in self.plan.forms if each.argument == argument.name]
             for each in forms_of:
                 if (guard := self._guard(each.leaf, (each.value,) if each.value else ())) is not None:
-                    lines += [f"if {guard['condition']}:", f"    raise ValueError({guard['message']})"]
+                    lines += [f"if {guard['condition']}:", f"    raise {guard['error']}"]
             if not (own := [each for each in forms_of if not each.value]):
                 continue
             forms = []
@@ -877,13 +879,7 @@ class Context:
         """What compares several constants with their values, `rows` of both, and names what is `shown`."""
         paths, values = (tuple_source([*each]) for each in zip(*rows, strict=True))
         wanted = ", ".join(f"{path} = {value}" for path, value in rows)
-        message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
-        return {
-            "condition": f"{paths} != {values}",
-            "message": wrapped_f_string(
-                f"{escaped(message)}{{{shown}!r}}; to allow it, generate again with inputs that use it"
-            ),
-        }
+        return {"condition": f"{paths} != {values}", "error": self._unproved(f"expected {wanted}", shown)}
 
     def _aliases(self) -> Iterator[dict[str, str]]:
         """What holds Flax NNX objects to be one where they were, and apart where they were."""
@@ -892,7 +888,7 @@ class Context:
             message = f"{function}: `{place}` has to be `{other}` itself, as in the proof; for another one, "
             yield {
                 "condition": f"{place} is not {other}",
-                "message": wrapped_f_string(escaped(f"{message}generate again with inputs that have it")),
+                "error": _value_error(f"{message}generate again with inputs that have it"),
             }
         apart = self._apart()
         if len(apart) > 1:
@@ -905,7 +901,7 @@ class Context:
             )
             yield {
                 "condition": f"{self.n.overlap}({', '.join(apart)}{but})",
-                "message": wrapped_f_string(escaped(message)),
+                "error": _value_error(message),
             }
 
     def _shared(self) -> list[tuple[str, str]]:
@@ -930,7 +926,7 @@ class Context:
             )
             return {
                 "condition": f"{leaf.path} is not {imported}",
-                "message": wrapped_f_string(escaped(message)),
+                "error": _value_error(message),
             }
         # Functions are told from others by their bytecode, which no two versions of Python have in common.
         message = (
@@ -940,7 +936,7 @@ class Context:
         )
         return {
             "condition": f"{self.n.contents}({leaf.path})[0] != {string(leaf.identity)}",
-            "message": wrapped_f_string(escaped(message)),
+            "error": _value_error(message),
         }
 
     def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
@@ -954,7 +950,7 @@ class Context:
         instead = f"do before the call what `{function}` does with it in Python or NumPy"
         return {
             "condition": condition,
-            "message": wrapped_f_string(escaped(f"{function}: {found}; {instead}")),
+            "error": _value_error(f"{function}: {found}; {instead}"),
         }
 
     def _guard(self, name: str, values: tuple[str, ...], *, typed: bool = False) -> dict[str, str] | None:
@@ -969,13 +965,12 @@ class Context:
         if typed:  # A number equals others of other types.
             pairs = [tuple_source([type(ast.literal_eval(value)).__name__, value]) for value in values]
             condition = f"(type({name}), {name}) not in {tuple_source(pairs)}"
-        allowed = " or ".join(values)
-        # An array in place of None would fill the screen; its type says enough.
-        got = f"{{type({name}).__name__}}" if values == ("None",) else f"{{{name}!r}}"
-        function = self.unit.name
-        expected = f"{function}: `{name}` must be {allowed}, as in the run this file was made from, not "
-        message = f"{escaped(expected)}{got}; to allow it, generate again with inputs that use it"
-        return {"condition": condition, "message": wrapped_f_string(message)}
+        expected = f"`{name}` must be {' or '.join(values)}"
+        return {"condition": condition, "error": self._unproved(expected, name)}
+
+    def _unproved(self, expected: str, found: str) -> str:
+        """The error where an input is none of those of the proof."""
+        return f"{self.n.unproved}({wrapped_f_string(escaped(expected))}, {found})"
 
     def _unshard(self) -> dict[str, Any] | None:
         axes = used_axes(self.plan.output_axes)
@@ -1010,6 +1005,11 @@ class Context:
             "new_shape": after if axis == "0" else f"{_before(axis)}, {after}",
             "docstring": docstring,
         }
+
+
+def _value_error(message: str) -> str:
+    """Source of the error that says `message`."""
+    return f"ValueError({wrapped_f_string(escaped(message))})"
 
 
 def _spelled_out(argument: Argument, axis: int | None) -> AxesNode | None:

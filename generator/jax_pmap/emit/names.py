@@ -125,6 +125,8 @@ class Names:
     in_place_of: str
     #: Helper that raises in place of a side of an expression that no input took.
     unseen: str
+    #: Helper that makes the error for inputs other than those of the proof.
+    unproved: str
     #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.
     modes: str
     flags: str

@@ -59,7 +59,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
     rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged")
     shares = {name for name, node in added if name.startswith(rows)}
-    guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved"))}
+    guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved", "unproved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
     undo = _Unweaving(constants, shares, copies, guards, unseen, _around(drop_in, holder, added))
     definition = _restored(tree, lines, drop_in, holder, undo)
@@ -446,11 +446,14 @@ class _Unweaving(cst.CSTTransformer):
 
     def _is_guard(self, line: cst.CSTNode) -> bool:
         """Whether a statement does nothing but refuse a mode or a form that was not proved."""
-        test = line.test if isinstance(line, cst.If) else None
-        asked: cst.CSTNode | None = test.left if isinstance(test, cst.Comparison) else None
+        asked: list[cst.CSTNode | None] = []
         if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Expr):
-            asked = line.body[0].value
-        return isinstance(asked, cst.Call) and _dotted(asked.func) in self.guards
+            asked = [line.body[0].value]
+        elif isinstance(line, cst.If) and isinstance(line.test, cst.Comparison):
+            first = line.body.body[0]
+            raised = first.body[0] if isinstance(first, cst.SimpleStatementLine) else None
+            asked = [line.test.left, raised.exc if isinstance(raised, cst.Raise) else None]
+        return any(isinstance(each, cst.Call) and _dotted(each.func) in self.guards for each in asked)
 
     def _bare(self, value: cst.BaseExpression | None) -> cst.BaseExpression | None:
         """A value without the parentheses that it needs inside another only."""
