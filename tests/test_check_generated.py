@@ -150,19 +150,22 @@ def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
     assert path.read_text().endswith(body)
 
 
-def test_an_edited_file_that_was_made_from_shapes_is_told_what_to_do(project: Project) -> None:
+def test_an_edited_file_that_was_made_from_shapes_is_accepted_where_it_is_equal(project: Project) -> None:
     inputs = "def inputs():\n    return (jax.ShapeDtypeStruct((24,), 'float32'),)\n"
     project.write("stats.py", f"import jax\n\n\ndef total(x):\n    return jax.numpy.sum(x)\n\n\n{inputs}")
     words = ("gen", "total", "-q", "-o", "total_pmap.py", "--inputs", "stats.py::inputs")
     made = project.run(*words)
     assert made.exit_code == 0, made.stderr
     path = Path("total_pmap.py")
-    path.write_text(path.read_text() + "# Mine.\n")
+    generated = path.read_text()
+    path.write_text(generated.replace("jax.lax.psum", "jax.lax.pmean"))
     refused = project.run("check", "--accept", "total_pmap.py")
     assert (refused.exit_code, codes(refused)) == (1, ["JP151"])
-    assert "is not accepted: JP013: `x` is given by its shapes alone" in refused.stdout
-    assert "Generate it from arrays, of a smaller model if need be, and edit that; or" in refused.stdout
-    assert "Mend the edit" not in refused.stdout
+    assert "is not accepted: JP045" in refused.stdout
+    path.write_text(generated + "# Mine.\n")
+    accepted = project.run("check", "--accept", "total_pmap.py")
+    assert accepted.exit_code == 0, accepted.stdout
+    assert "run on 3, 8 devices" in path.read_text().partition("# Content")[0]
 
 
 def header(command: str) -> str:

@@ -112,9 +112,29 @@ def test_what_shapes_do_not_tell_is_refused(big: Project) -> None:
     big.refused("JP061", "gen", "big.py::looked_up", "--inputs", "big.py::shapes", says=says, exit_code=1)
 
 
-def test_a_parallel_function_is_called_with_arrays(big: Project) -> None:
-    words = ("verify", "big.py::p_step", "--against", "big.py::step", "--inputs", "big.py::shapes")
-    big.refused("JP013", *words, says=("`w` is given by its shapes alone",), exit_code=2)
+def test_a_parallel_function_is_called_with_numbers_drawn_for_shapes(big: Project) -> None:
+    source = """
+averaged = jax.pmap(lambda w, x: jax.lax.pmean(step(w, x), "d"), axis_name="d", in_axes=(None, 0))
+
+
+def moderate():
+    return jax.ShapeDtypeStruct((50, 50), "float32"), jax.ShapeDtypeStruct((24, 50), "float32")
+
+
+def large():
+    return jax.eval_shape(arrays)
+"""
+    big.write("big.py", BIG + source)
+    proved = big.run(
+        "verify", "big.py::averaged", "--against", "big.py::step", "--inputs", "big.py::moderate"
+    )
+    assert proved.exit_code == 0, proved.stderr
+    assert "derived for all inputs and device counts" in proved.words
+    assert "shapes alone are given, of `w`, `x`: the runs are on numbers drawn for them" in proved.words
+    words = ("verify", "big.py::p_step", "--against", "big.py::step", "--inputs")
+    big.refused("JP045", *words, "big.py::moderate", says=("a pmean is missing",), exit_code=1)
+    says = ("`w` is given by its shapes alone, which are large",)
+    big.refused("JP013", *words, "big.py::large", says=says, exit_code=2)
 
 
 LONG = """

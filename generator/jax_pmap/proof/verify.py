@@ -226,19 +226,11 @@ class _Verification:
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
         lead = self.runs[-1].session
-        loaded = load(lead, self.target, self.request, staged("loading", self.say))
-        shapes = next((argument["name"] for argument in loaded.described if argument["abstract"]), None)
-        if shapes is not None:
-            raise refused(
-                "JP013",
-                f"`{shapes}` is given by its shapes alone, and `{self.name}` has to be called",
-                "Give arrays: --inputs FILE::callable, of a smaller model if need be; `gen` takes shapes",
-                self.target.facts.span,
-            )
+        loaded = self._load(lead, self.request, staged("loading", self.say))
         finder = self._roles_of(loaded)
         whole = reference_runs(lead, self.target, finder)
         if lead.compile_as(whole.compiled_as):
-            loaded = load(lead, self.target, self.request, staged("loading", self.say))
+            loaded = self._load(lead, self.request, staged("loading", self.say))
             finder = self._roles_of(loaded)
             whole = reference_runs(lead, self.target, finder)
         called = as_called(lead, self.target, finder, self.request, whole)
@@ -283,6 +275,28 @@ class _Verification:
             others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
             loaded = dataclasses.replace(loaded, notes=others)
         return self._verdict(chosen, question, derivation, loaded)
+
+    def _load(self, session: Session, request: Request, say: Callable[[str], None]) -> Loaded:
+        """The reference and its inputs in a worker, with arrays where these are shapes.
+
+        Raises:
+            RefusalError: JP013 where those would be large; what `load` raises.
+        """
+        loaded = load(session, self.target, request, say)
+        shapes = [argument["name"] for argument in loaded.described if argument["abstract"]]
+        if not shapes:
+            return loaded
+        described = session.ask(protocol.DrawInputs(), "making arrays").arguments
+        if any(argument["abstract"] for argument in described):
+            raise refused(
+                "JP013",
+                f"`{shapes[0]}` is given by its shapes alone, which are large, and `{self.name}` has to be "
+                "called",
+                "Give shapes of a smaller model, or arrays: --inputs FILE::callable; `gen` takes these",
+                self.target.facts.span,
+            )
+        note = f"shapes alone are given, of `{'`, `'.join(shapes)}`: the runs are on numbers drawn for them"
+        return dataclasses.replace(loaded, described=described, notes=(*loaded.notes, note))
 
     def _renamed(self, session: Session, loaded: Loaded, text: str) -> Loaded:
         """The reference with its trees in the form that the parallel function has them.
@@ -420,7 +434,7 @@ class _Verification:
             if run.loaded:
                 return
             if run is not self.every[-1]:
-                others = load(run.session, self.target, given, lambda _: None)
+                others = self._load(run.session, given, lambda _: None)
                 if self.convert is not None:
                     self._renamed(run.session, others, self.convert)
                 if whole.mutated:

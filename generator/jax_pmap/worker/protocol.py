@@ -454,6 +454,11 @@ class InputsFromSpecs(Request[Inputs]):
 
 
 @dataclass(frozen=True, slots=True)
+class DrawInputs(Request[Inputs]):
+    """Have arrays of random numbers where the inputs are shapes, if they are of moderate size."""
+
+
+@dataclass(frozen=True, slots=True)
 class Switch(Request[Inputs]):
     """Switch modules among the arguments to another mode, by such calls: ``"model.eval()"``."""
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .leaves import is_key
+
 #: Of the values that are made where nobody gave any.
 SEED = 20260
 
@@ -131,6 +133,30 @@ def make_leaf(spec: Spec, random: np.random.Generator) -> Any:
         elif high is not None:
             made = high - 0.1 - abs(made)
     return np.asarray(made).astype(dtype)
+
+
+def drawn(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name with arrays for what is a shape among them: small positive numbers, as some are of.
+
+    An optimiser takes roots of what it holds, and a net of many layers of large numbers overflows.
+    """
+
+    def one(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        random = generator(SEED, path)
+        if is_key(leaf):
+            key = jax.random.key(int(random.integers(2**31)), impl=leaf.dtype._impl.name)
+            return jax.random.split(key, leaf.shape) if leaf.shape else key
+        array = make_leaf({"kind": "array", "shape": leaf.shape, "dtype": str(leaf.dtype)}, random)
+        return (0.1 * abs(array)).astype(array.dtype) if array.dtype.kind == "f" else array
+
+    return {
+        name: jax.tree_util.tree_map_with_path(
+            lambda path, leaf, name=name: one(name + jax.tree_util.keystr(path), leaf), value
+        )
+        for name, value in values.items()
+    }
 
 
 def integer_bound(dtype: np.dtype, low: int) -> int:
