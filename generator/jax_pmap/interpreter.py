@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from jax_pmap.config import TABLE, project_root, read_config
 from jax_pmap.model import Request, refused
-from jax_pmap.worker.stand_ins import VARIABLE
+from jax_pmap.worker.stubs import VARIABLE
 
 #: Where a virtual environment keeps its interpreter.
 _IN_ENVIRONMENT = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")

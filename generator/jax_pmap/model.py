@@ -432,7 +432,7 @@ class Plan:
     guards: tuple[Guard, ...] = ()
     #: Constants that the object of a method, or a function around the target, holds and that the target may
     #: depend on. The emitted code rejects others.
-    held: tuple[Leaf, ...] = ()
+    captured: tuple[Leaf, ...] = ()
     #: Methods that were found by running the function. The emitted code rejects objects with another one.
     callees: tuple[Callee, ...] = ()
     #: Assumptions and hints for the reader, one sentence each.

@@ -312,10 +312,10 @@ class Flow:
             for each, one in zip(target.elts, values, strict=True):
                 self._assign(each.value if isinstance(each, ast.Starred) else each, one, environment)
         elif isinstance(target, ast.Subscript | ast.Attribute) and isinstance(target.value, ast.Name):
-            held = environment.get(target.value.id)
-            if held is not None:
+            holder = environment.get(target.value.id)
+            if holder is not None:
                 key = self._key(target) if isinstance(target, ast.Subscript) else None
-                environment.names[target.value.id] = _with(held, key, value)
+                environment.names[target.value.id] = _with(holder, key, value)
 
     def _defined(self, node: ast.FunctionDef, environment: Environment) -> Value:
         """A function with its decorators applied."""
@@ -508,8 +508,8 @@ class Flow:
         return UNKNOWN if isinstance(literal, Unknown) else literal
 
 
-def _with(held: Value, key: object, value: Value) -> Value:
+def _with(holder: Value, key: object, value: Value) -> Value:
     """A container after ``held[key] = value``."""
-    if isinstance(held, Fields) and isinstance(key, str | int):
-        return Fields(((key, value), *(item for item in held.items if item[0] != key)))
-    return mixed((held, value))
+    if isinstance(holder, Fields) and isinstance(key, str | int):
+        return Fields(((key, value), *(item for item in holder.items if item[0] != key)))
+    return mixed((holder, value))

@@ -89,7 +89,7 @@ def _made(module: Module, call: ast.Call) -> tuple[bool, bool, FunctionRef | Non
 
 
 def _follow(module: Module, mappings: Mappings, function: Function, found: Gradients) -> None:
-    held = _holders(function, found)
+    holders = _holders(function, found)
     gradient_names = set(found.names)
     inside_loss = found.loss.node if found.loss is not None else None
     for call in module.calls(function):
@@ -99,7 +99,7 @@ def _follow(module: Module, mappings: Mappings, function: Function, found: Gradi
             continue
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         taken = set().union(*(names_in(argument) for argument in arguments)) if arguments else set()
-        if not taken & held:
+        if not taken & holders:
             continue
         application = module.application(call)
         name = application.qualname if application else module.qualname(call.func) or ""
@@ -132,17 +132,19 @@ def _subtractions(function: Function, found: Gradients) -> Iterator[ast.expr]:
 
 def _holders(function: ast.AST, found: Gradients) -> set[str]:
     """The gradients' names and every name assigned from an expression with one of them in it."""
-    held = set(found.names)
+    holders = set(found.names)
     assignments = [
         (set().union(*(names_in(target) for target in node.targets)), names_in(node.value))
         for node in ast.walk(function)
         if isinstance(node, ast.Assign) and node.value is not found.call
     ]
     while True:
-        more = {name for targets, used in assignments if used & held for name in targets if name not in held}
+        more = {
+            name for targets, used in assignments if used & holders for name in targets if name not in holders
+        }
         if not more:
-            return held
-        held |= more
+            return holders
+        holders |= more
 
 
 def _maps_collective(module: Module, mappings: Mappings, call: ast.Call) -> bool:

@@ -90,10 +90,12 @@ class Adapted:
 
     def woven(self, names: Names, renames: Mapping[str, Substitute]) -> cst.FunctionDef:
         """The copy, still under its own name, with `renames` for carried functions it calls."""
-        own = {called: stand.within(self.aliases) for called, stand in renames.items()}
+        own = {called: substitute.within(self.aliases) for called, substitute in renames.items()}
         # A copy is meant where its name is not called, too.
         copies = {
-            called: stand.name for called, stand in own.items() if called.isidentifier() and stand.is_plain
+            called: substitute.name
+            for called, substitute in own.items()
+            if called.isidentifier() and substitute.is_plain
         }
         aliases = {**self.aliases, **copies}
         made = woven_with(names, self.body, self.syncs, own, self.guards, aliases=aliases)
@@ -129,7 +131,7 @@ class Adapted:
 def is_substituted(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> bool:
     """Whether a copy stands in for a function that a value holds."""
     every = [renames, *(other.renames for other in adapted)]
-    return any(stand.given for each in every for stand in each.values())
+    return any(substitute.given for each in every for substitute in each.values())
 
 
 def intercepted(
@@ -164,7 +166,7 @@ def woven_with(
         axis=names.axis,
         result=result,
         jax=names.jax,
-        renames={called: stand.source(names) for called, stand in renames.items()},
+        renames={called: substitute.source(names) for called, substitute in renames.items()},
         own_share=names.own_share,
         own_size=names.own_size,
         gather_joined=names.gather_joined,
@@ -256,11 +258,13 @@ def adapted_callees(
                 continue
             leads = True
             # One that is called by two names is carried under the first.
-            held, found = call_graph.transformed(called, caller), other.function
+            transformed, found = call_graph.transformed(called, caller), other.function
             if found.library:
                 continue
-            if held is not None:
-                renames[called] = Substitute(found.name, made=aliased(held.around(found.name), other.aliases))
+            if transformed is not None:
+                renames[called] = Substitute(
+                    found.name, made=aliased(transformed.around(found.name), other.aliases)
+                )
             elif found.by_value:
                 original = aliased(found.qualified, other.aliases)
                 renames[called] = Substitute(found.name, given=called, original=original)

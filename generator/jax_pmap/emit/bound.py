@@ -64,7 +64,7 @@ def enclosed_in(
         more = copies[met[-1]].closure_names
         waiting += [each for each in more if each in copies and each not in (*met, *waiting)]
     every = [*own, *(name for each in met for name in copies[each].closure_names)]
-    held = [name for name in dict.fromkeys(every) if name not in copies]
+    variables = [name for name in dict.fromkeys(every) if name not in copies]
 
     def free(name: str) -> str:
         return free(name + "_") if name in {*taken, *target.facts.taken_names, *every} else name
@@ -78,7 +78,7 @@ def enclosed_in(
             f"{closure} |= {inspect}.getclosurevars({inspect}.unwrap({closure}[{each!r}])).nonlocals"
             for each in met
         ),
-        *(f"{name} = {closure}[{name!r}]" for name in held),
+        *(f"{name} = {closure}[{name!r}]" for name in variables),
     ]
     module = f"import inspect as {inspect}" if inspect != "inspect" else "import inspect"
     there = (binding.file or source).module

@@ -218,7 +218,7 @@ class CallGraph:
         if found is None:
             self.why[called] = self._names_meant_twice(parsed, facts)
             return None
-        return self._held(found, owner, callee.library)
+        return self._bound_method(found, owner, callee.library)
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
@@ -267,9 +267,9 @@ class CallGraph:
         owner = self._owner(called, caller)
         if owner is not None:
             return self._detached(owner, called.rpartition(".")[2], caller)
-        held = self.transformed(called, caller)
-        if held is not None:
-            return self._behind(held, caller)
+        transformed = self.transformed(called, caller)
+        if transformed is not None:
+            return self._behind(transformed, caller)
         source = self._in_file(called, caller) or self._in_module(called, caller)
         return None if source is None else self._function(source, called)
 
@@ -277,11 +277,11 @@ class CallGraph:
         self,
         source: Source,
         called: str,
-        held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
+        names: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
         *,
         is_itself: bool = False,
     ) -> UserFunction | None:
-        """A function that is found by its name, or `held` by an object that these names make.
+        """A function that is found by its name, or is held by an object that these `names` make.
 
         With `is_itself`, running has shown that its decorators give it back as it is, as those do that enter
         it into a table.
@@ -292,10 +292,10 @@ class CallGraph:
         except RefusalError:
             return None
         facts = read(source, parsed)
-        if held is not None:
+        if names is not None:
             decorators = tuple(each for each in facts.decorators if each.name not in HOLDERS)
-            every = tuple(dict.fromkeys((*facts.imported, *held[0])))
-            own = tuple(sorted({*facts.module_names, *held[1]}))
+            every = tuple(dict.fromkeys((*facts.imported, *names[0])))
+            own = tuple(sorted({*facts.module_names, *names[1]}))
             facts = dataclasses.replace(facts, decorators=decorators, imported=every, module_names=own)
         if is_itself:
             known = tuple(each for each in facts.decorators if each.set_aside or each.name in KEPT)
@@ -348,23 +348,23 @@ class CallGraph:
             source, name = located[0] if isinstance(located, tuple) else located, imported[1]
         return None
 
-    def _behind(self, held: Transformed, caller: UserFunction) -> UserFunction | None:
+    def _behind(self, transformed: Transformed, caller: UserFunction) -> UserFunction | None:
         """The function that an object holds, to be carried with the names that make the object anew."""
-        names = resolver_of(held.source)
+        names = resolver_of(transformed.source)
         tops = {each.name for each in names.tree.body if isinstance(each, ast.FunctionDef)}
-        around = caller is self.origin and held.source.path == caller.source.path
-        name = enclosed(self.target, held.function) if around else held.function
-        source: Source | None = dataclasses.replace(held.source, qualname=name, binding=None)
-        if name == held.function and name not in tops:
-            source = self._imported(name, held.source)
+        around = caller is self.origin and transformed.source.path == caller.source.path
+        name = enclosed(self.target, transformed.function) if around else transformed.function
+        source: Source | None = dataclasses.replace(transformed.source, qualname=name, binding=None)
+        if name == transformed.function and name not in tops:
+            source = self._imported(name, transformed.source)
         if source is None:
             return None
-        rows = [row for each in held.names for row in names.top.imported.get(each, ())]
+        rows = [row for each in transformed.names for row in names.top.imported.get(each, ())]
         imported = tuple(ImportedName(row.name, row.statement, row.typing_only) for row in rows)
-        own = tuple(sorted(held.names - names.top.imported.keys() - ALWAYS_THERE))
-        if own and source.path != held.source.path:
+        own = tuple(sorted(transformed.names - names.top.imported.keys() - ALWAYS_THERE))
+        if own and source.path != transformed.source.path:
             return None
-        return self._function(source, held.function, (imported, own))
+        return self._function(source, transformed.function, (imported, own))
 
     def receiver(self, called: str, caller: UserFunction) -> str:
         """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
@@ -489,9 +489,9 @@ class CallGraph:
             return self._as_function(parsed, facts)
         # Objects of a class that is derived elsewhere, or later, may have another one.
         found = self._as_function(parsed, with_class(facts, owner))
-        return None if found is None else self._held(found, owner)
+        return None if found is None else self._bound_method(found, owner)
 
-    def _held(self, found: UserFunction, owner: str, library: str = "") -> UserFunction:
+    def _bound_method(self, found: UserFunction, owner: str, library: str = "") -> UserFunction:
         """A method that objects of class `owner` must have.
 
         A static one has no object among its arguments to tell by, and is told by itself.
@@ -665,8 +665,8 @@ class CallGraph:
             return (
                 f"`{twice[0]}` is the module's in {where}, and a variable of its own as well" if twice else ""
             )
-        held = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
-        return f"`{held[0]}`, which {where} uses, is a variable around `{own.name}`" if held else ""
+        around = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
+        return f"`{around[0]}`, which {where} uses, is a variable around `{own.name}`" if around else ""
 
 
 def renamed(called: str, receiver: str) -> str:

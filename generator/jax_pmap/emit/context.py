@@ -134,7 +134,7 @@ class Context:
         body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
         shares = [sync for sync in written(plan, self.backend) if sync.op == OWN_SHARE]
         guards = [guard for argument in self.arguments for guard in self._guards(argument)]
-        guards += [*self._aliases(), *self._held()]
+        guards += [*self._aliases(), *self._captured()]
         refusals = [*self.first_lines(), *(f"raise {guard['error']}" for guard in guards)]
         context: dict[str, Any] = {
             "n": n,
@@ -245,7 +245,7 @@ class Context:
         """Whether constants are told from others by what they are."""
         leaves = [leaf for argument in self.arguments for leaf in argument.leaves]
         return any(argument.functions for argument in self.arguments) or any(
-            leaf.identity and leaf.imported not in self._imported for leaf in (*leaves, *self.plan.held)
+            leaf.identity and leaf.imported not in self._imported for leaf in (*leaves, *self.plan.captured)
         )
 
     @functools.cached_property
@@ -863,9 +863,9 @@ class Context:
         for path, limit in argument.fits:
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 
-    def _held(self) -> Iterator[dict[str, str]]:
+    def _captured(self) -> Iterator[dict[str, str]]:
         """What holds the object of a method, and variables around, to what the plan was observed with."""
-        rows = [(leaf.path, leaf.value) for leaf in self.plan.held if leaf.value]
+        rows = [(leaf.path, leaf.value) for leaf in self.plan.captured if leaf.value]
         # What may be an array is not compared with several others in one go.
         apart = [row for row in rows if row[1] == "None" or len(rows) == 1]
         for path, value in apart:
@@ -873,7 +873,7 @@ class Context:
                 yield guard
         if rows := [row for row in rows if row not in apart]:
             yield self._at_once(rows, tuple_source([path for path, _ in rows]))
-        yield from (self._same(leaf) for leaf in self.plan.held if leaf.identity)
+        yield from (self._same(leaf) for leaf in self.plan.captured if leaf.identity)
 
     def _at_once(self, rows: Sequence[tuple[str, str]], shown: str) -> dict[str, str]:
         """What compares several constants with their values, `rows` of both, and names what is `shown`."""

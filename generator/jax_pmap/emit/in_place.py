@@ -202,10 +202,10 @@ def _definition(function: cst.FunctionDef) -> ast.stmt:
 def _for_copies(renames: Mapping[str, Substitute], copies: Mapping[str, str]) -> dict[str, Substitute]:
     """`renames` with methods called on the same object: ``self.loss`` becomes ``self.p_loss``."""
     return {
-        called: Substitute(f"{called.rpartition('.')[0]}.{copies[stand.name]}")
-        if "." in stand.name
-        else stand
-        for called, stand in renames.items()
+        called: Substitute(f"{called.rpartition('.')[0]}.{copies[substitute.name]}")
+        if "." in substitute.name
+        else substitute
+        for called, substitute in renames.items()
     }
 
 
@@ -248,13 +248,13 @@ class _File:
     def added(self, pieces: Pieces, adapted: Sequence[Adapted], copies: Mapping[str, str]) -> tuple[str, ...]:
         """Dotted names of what the edit brings besides the mapped function."""
         helpers = sorted(assigned_names(pieces.helpers), key=lambda name: (pieces.helpers.index(name), name))
-        beside = [
+        imports_below = [
             ".".join([*(node.name for node in other.function.parsed.enclosing), copies[other.name]])
             if self.is_own(other)
             else copies[other.name]
             for other in adapted
         ]
-        return (*helpers, *beside)
+        return (*helpers, *imports_below)
 
     def edition(
         self,
@@ -301,9 +301,9 @@ class _File:
         definitions = [*future, *imports, "\n".join(helpers), *copies, function]
         enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
         enclosed += tuple(
-            f"{called.rpartition('.')[0]} = {stand.made.rpartition('.')[0]}"
-            for called, stand in renames.items()
-            if stand.made and called.partition(".")[0] in self.target.facts.closure_names
+            f"{called.rpartition('.')[0]} = {substitute.made.rpartition('.')[0]}"
+            for called, substitute in renames.items()
+            if substitute.made and called.partition(".")[0] in self.target.facts.closure_names
         )
         return Edition(self._applied(changes), "\n\n".join(definitions) + "\n", self.owner, enclosed)
 

@@ -275,14 +275,14 @@ class Divided:
             by = (said,) if isinstance(said, int) else tuple(said)
             at, call = call, parents[call]
             if isinstance(call, ast.Assign) and isinstance(call.targets[0], ast.Name):
-                held = call.targets[0].id
+                gradient = call.targets[0].id
                 calls = [
                     n
                     for n in ast.walk(tree)
-                    if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == held
+                    if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == gradient
                 ]
                 if len(calls) != 1:
-                    raise LookupError(f"`{held}` is not called once, by its name")
+                    raise LookupError(f"`{gradient}` is not called once, by its name")
                 call, at = calls[0], calls[0].func
         if not isinstance(call, ast.Call) or call.func is not at:
             raise LookupError(f"what `{name}` is called with does not stand in the body")
@@ -447,9 +447,9 @@ class Divided:
                     local.append(statement)
                     tainted |= statement.binds
                     continue
-                held = statement.binds & {n for each in local for n in (each.reads | each.binds)} - whole
-                if held and not stages:
-                    name = min(held)
+                several = statement.binds & {n for each in local for n in (each.reads | each.binds)} - whole
+                if several and not stages:
+                    name = min(several)
                     raise Indivisible(
                         f"`{name}` is one value in what is computed for each group of examples, and then "
                         "another",

@@ -200,22 +200,22 @@ class Body:
         self.assigned: dict[cst.CSTNode, str] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
         #: Bodies of other functions with numbers beside these, and numbers of what is no place.
-        self._beside: dict[Hashable, Body] = {}
+        self._callees: dict[Hashable, Body] = {}
         self._recorded: dict[Hashable, int] = {}
         self.local_names = frozenset(local_names(function))
         self.scope = self._open(function, function.name.value)
         self.parameters = self.scope.parameters
         self._suite(function.body, self.scope.index)
 
-    def beside(self, function: Hashable, text: FunctionText) -> Body:
+    def callee(self, function: Hashable, text: FunctionText) -> Body:
         """The body of another `function`, whose `text` this is: the same one each time.
 
         What is woven into it with the same collectives is the same code then, which need not be traced again.
         """
         key = function, text.text, text.line
-        if key not in self._beside:
-            self._beside[key] = Body(text, self.numbers)
-        return self._beside[key]
+        if key not in self._callees:
+            self._callees[key] = Body(text, self.numbers)
+        return self._callees[key]
 
     def recorded(self, what: Hashable) -> int:
         """The number that something is recorded by which is no place of its own: the same one each time."""

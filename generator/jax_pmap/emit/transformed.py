@@ -82,13 +82,13 @@ def _transformed(
         object_ = bound.value
     else:
         return None
-    held = transformed_by(names, object_)
-    if held is None:
+    transformed = transformed_by(names, object_)
+    if transformed is None:
         return None
-    if isinstance(held, ast.Name):
-        function = held.id
+    if isinstance(transformed, ast.Name):
+        function = transformed.id
     else:
-        named = sorted(used_names([held]) & functions)
+        named = sorted(used_names([transformed]) & functions)
         if len(named) != 1:
             return None
         (function,) = named

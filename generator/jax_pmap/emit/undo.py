@@ -110,8 +110,8 @@ def _shape(text: str, qualname: str) -> str:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                held = first.value
-                held.value = inspect.cleandoc(held.value) if isinstance(held.value, str) else held.value
+                inner = first.value
+                inner.value = inspect.cleandoc(inner.value) if isinstance(inner.value, str) else inner.value
     return ast.dump(tree)
 
 
@@ -188,12 +188,12 @@ def _restored(
 ) -> str:
     """Signature and docstring of the drop-in over the body of the mapped function, without collectives."""
     outside, inside = _parsed(tree, lines, drop_in), _parsed(tree, lines, holder)
-    head, held = outside.body[0], inside.body[0]
-    assert isinstance(head, cst.FunctionDef) and isinstance(held, cst.FunctionDef)
-    body = held.body.visit(undo)
+    head, inner = outside.body[0], inside.body[0]
+    assert isinstance(head, cst.FunctionDef) and isinstance(inner, cst.FunctionDef)
+    body = inner.body.visit(undo)
     assert isinstance(body, cst.IndentedBlock) and isinstance(head.body, cst.IndentedBlock)
     statements = list(body.body)
-    if held.get_docstring() is not None:
+    if inner.get_docstring() is not None:
         statements = statements[1:]
     statements = undo.around.taken_out(statements)
     if head.get_docstring() is not None:

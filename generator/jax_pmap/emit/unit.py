@@ -195,8 +195,8 @@ def _unit(
         imports += carried.imports
     if bound:
         imports += bound.imports
-    beside = {other.name: other.facts for other in adapted if other.source.path == source.path}
-    enclosed = enclosed_in(target, beside, {name, *own_names})
+    siblings = {other.name: other.facts for other in adapted if other.source.path == source.path}
+    enclosed = enclosed_in(target, siblings, {name, *own_names})
     if enclosed:
         imports += enclosed.imports
     if facts.future_annotations:
@@ -241,7 +241,9 @@ def _unit(
 def _given_up(renames: Mapping[str, Substitute], adapted: Iterable[Adapted]) -> set[str]:
     """Names of objects in place of which what makes them is written out."""
     every = [renames, *(other.renames for other in adapted)]
-    return {called.partition(".")[0] for each in every for called, stand in each.items() if stand.made}
+    return {
+        called.partition(".")[0] for each in every for called, substitute in each.items() if substitute.made
+    }
 
 
 def _without(unit: EmitUnit, names: Collection[str]) -> EmitUnit:

@@ -56,7 +56,7 @@ def load(
         sources = None if edited is None else {target.source.path: edited}
         captured = capture(session, target, request, say, sources=sources)
         at = f" ({captured.called_at})" if captured.called_at else ""
-        notes = stands_for(target)
+        notes = alias_note(target)
         note = f"the arguments are those of the first call in `{said(request)}`{at}"
         # The emitted file is another one: what it takes from this file has to be there for it.
         module, needed = Module(target.parsed), needed_names(target)
@@ -66,7 +66,7 @@ def load(
         return Loaded(captured.described, (), carried, (*notes, note))
     say(target.source.shown_path)
     imported = import_target(session, target, request, edited, original)
-    notes = (*stands_for(target), *imported.notes)
+    notes = (*alias_note(target), *imported.notes)
     try:
         described, assumed = _inputs(session, target, request, say, imported.given)
     except RefusalError as error:
@@ -86,7 +86,7 @@ def load(
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes, imported.settings)
 
 
-def stands_for(target: Target) -> tuple[str, ...]:
+def alias_note(target: Target) -> tuple[str, ...]:
     """What is said of a target that was asked for by the name of an assignment."""
     source, binding = target.source, target.source.binding
     if binding is None:
@@ -99,8 +99,8 @@ def stands_for(target: Target) -> tuple[str, ...]:
     if binding.is_lambda:
         return (f"{at}, written as a def",)
     place = f"`{source.shown_path}::{source.qualname}`"
-    held = [*binding.positional, *(f"{name}={value}" for name, value in binding.keywords)]
-    bound = f", called with {', '.join(f'`{each}`' for each in held)}" if held else ""
+    bound_arguments = [*binding.positional, *(f"{name}={value}" for name, value in binding.keywords)]
+    bound = f", called with {', '.join(f'`{each}`' for each in bound_arguments)}" if bound_arguments else ""
     return (f"{at}: the function is {place}{bound}",)
 
 

@@ -144,10 +144,10 @@ def needed_names(target: Target) -> frozenset[str]:
     """Names of the module that the target's own text uses."""
     facts = target.facts
     binding = target.source.binding
-    held = (
+    given = (
         [*binding.positional, *(value for _, value in binding.keywords)] if binding and binding.live else ()
     )
-    bound = {name for text in held for name in used_names([ast.parse(text, mode="eval")])}
+    bound = {name for text in given for name in used_names([ast.parse(text, mode="eval")])}
     return frozenset(facts.found_in_module) | bound | {row.name for row in facts.imported}
 
 

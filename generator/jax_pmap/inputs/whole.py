@@ -43,7 +43,7 @@ def called_object(request: Request) -> CalledObject | None:
         return None
     tree = ast.parse(source.text.removeprefix("\ufeff"))
     statement = statement_of(tree, source.qualname)
-    if statement is None or not resolver_of(source).stands_alone(statement):
+    if statement is None or not resolver_of(source).is_static(statement):
         return None
     return CalledObject(source, tree, statement)
 

@@ -110,7 +110,7 @@ class Bindings:
             inside = any(each is found.written for each in ast.walk(statement))
             if not inside or not isinstance(target, ast.Name) or found.positional or found.keywords:
                 return None
-            if not scope.file.names.stands_alone(statement):
+            if not scope.file.names.is_static(statement):
                 return None  # A definition needs lines of its own.
         return found
 
@@ -303,7 +303,7 @@ class Bindings:
         value = getattr(statement, "value", None)
         away = found.file.path != scope.file.path
         # What a factory of another file makes needs what it was made with.
-        held = self._is_nested(found) and not found.positional and not found.keywords
+        enclosed = self._is_nested(found) and not found.positional and not found.keywords
         binding = Binding(
             qualname=qualname,
             text=ast.unparse(value) if isinstance(value, ast.expr) else _imported_name(statement, qualname),
@@ -311,9 +311,9 @@ class Bindings:
             calls=found.calls,
             positional=found.positional,
             keywords=found.keywords,
-            live=not scope.chain and (held or not away),
+            live=not scope.chain and (enclosed or not away),
             is_lambda=found.written is not None,
-            file=self._in(scope.file, qualname) if away and held and not scope.chain else None,
+            file=self._in(scope.file, qualname) if away and enclosed and not scope.chain else None,
         )
         name, rewritten = found.qualname, None
         if found.written is not None:

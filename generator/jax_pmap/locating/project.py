@@ -210,7 +210,7 @@ class Project:
         if level:
             base = path.parents[level - 1] if level <= len(path.parents) else path.parent
             return sources.module_in(base, dotted) if dotted else sources.first_file(base / "__init__.py")
-        if beside := sources.module_in(path.parent, dotted):
-            return beside
+        if sibling := sources.module_in(path.parent, dotted):
+            return sibling
         found = self.module_files(dotted) if dotted else []
         return found[0][0] if len(found) == 1 else None

@@ -167,11 +167,13 @@ class Bodies:
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
                 name = method_name(scope) if home.is_apart else home.facts.name
-                held = self.call_graph.transformed(called, by)
-                named = home.is_apart or held is not None or "[" in called
+                transformed = self.call_graph.transformed(called, by)
+                named = home.is_apart or transformed is not None or "[" in called
                 exports.append((into, name if named else called, module, name))
                 # What the object is made with stands in the file where that is done.
-                exports += [(into, each, module, each) for each in sorted(held.names if held else ())]
+                exports += [
+                    (into, each, module, each) for each in sorted(transformed.names if transformed else ())
+                ]
         texts = {module: "\n".join(lines) for module, lines in elsewhere.items()}
         return Around("\n".join(here), texts, tuple(exports))
 
@@ -203,9 +205,9 @@ class Bodies:
                 copy = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
                 out[renamed(called, bound)] = copy
             elif caller == body.scope.index and (
-                held := self.call_graph.transformed(called, self.home(caller))
+                transformed := self.call_graph.transformed(called, self.home(caller))
             ):
-                out[called] = held.around(self.home(scope).facts.name)
+                out[called] = transformed.around(self.home(scope).facts.name)
             elif caller == body.scope.index and "[" in called:
                 out[called] = self.home(scope).facts.name
         return out
@@ -223,7 +225,7 @@ class Bodies:
             return None
         known = [scope for scope, home in self.homes.items() if home.is_same(found)]
         if not known:
-            body = self.body.beside(found.key, function_text(found.parsed))
+            body = self.body.callee(found.key, function_text(found.parsed))
             self._know(body, found)
             known = [body.scope.index]
         self.links[caller.scope.index, called, known[0]] = None

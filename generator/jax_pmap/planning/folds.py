@@ -157,8 +157,8 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
     def preference(number: int) -> tuple[bool, bool, int]:
         """The last place, if there is one, where the key has a name and no other keys are made of it."""
         mark = answer.marks[number]
-        held = bool(mark.path) and mark.point >= 0 and not named(by_number[mark.point])
-        return not held, not mark.divided, number
+        unnamed = bool(mark.path) and mark.point >= 0 and not named(by_number[mark.point])
+        return not unnamed, not mark.divided, number
 
     chosen: list[tuple[int, str]] = []
     lost = []

@@ -28,7 +28,7 @@ class Onward(enum.Enum):
     ALL = "all of it"
     OWN_SHARES = "their part of it"
     #: What does not fit beside it is gathered too.
-    ALL_BESIDE = "all of it, and of what is beside it"
+    ALL_AND_NEIGHBOURS = "all of it, and of what is beside it"
 
 
 class Gathering:
@@ -38,7 +38,7 @@ class Gathering:
         self.table = table
         self.own_shares = onward is Onward.OWN_SHARES
         #: Whether a share that does not fit beside what is gathered may be gathered.
-        self.beside = onward is not Onward.ALL
+        self.neighbours = onward is not Onward.ALL
 
     def gather(
         self,
@@ -198,11 +198,11 @@ class Gathering:
             return True
         sizes = self._sizes_of_shares(all_seen) if self.own_shares else set()
         fitting = [point for point, (_, _, rows) in state.attempts.awaited.items() if rows in sizes]
-        if sizes and state.fresh and not fitting and self._take_beside(state, all_seen, sizes):
+        if sizes and state.fresh and not fitting and self._take_neighbour(state, all_seen, sizes):
             return True
         if self.take_shares(state, list(state.attempts.awaited)) or self._mend_sizes(state, events, "psum"):
             return True
-        if self.beside and state.fresh and events and self._gather_too(state, events):
+        if self.neighbours and state.fresh and events and self._gather_too(state, events):
             return True
         return self.end_trial(state, None)
 
@@ -224,7 +224,7 @@ class Gathering:
         shares = self._shares_below(failing, first, share_shaped) if failing is not None else []
         return {first[share.point].leaves[0]["shape"][axis] for share, axis in shares}
 
-    def _take_beside(self, state: State, events: Sequence[Event], sizes: Container[int]) -> bool:
+    def _take_neighbour(self, state: State, events: Sequence[Event], sizes: Container[int]) -> bool:
         """Take this device's rows of what has those of the whole batch, where it meets a share and fails.
 
         ``t = jnp.mod(t0 + jnp.arange(0.0, 1.0, 1 / n), 1.0)`` has a value for each example, of the number of
@@ -233,7 +233,7 @@ class Gathering:
         failing, first = self._failing(events)
         if failing is None:
             return False
-        taken = self._made_beside(failing, first)
+        taken = self._made_nearby(failing, first)
         found = self._of_all_rows(state, failing, first, sizes)
         while len(found) == 1:
             ((made, axis),) = found.items()
@@ -246,7 +246,7 @@ class Gathering:
         made, axis = taken
         return state.add(Sync(OWN_SHARE, made.text, "wrap", made.span, axis=axis), made.point)
 
-    def _made_beside(self, failing: Expression, events: Mapping[int, Event]) -> tuple[Expression, int] | None:
+    def _made_nearby(self, failing: Expression, events: Mapping[int, Event]) -> tuple[Expression, int] | None:
         """A call that makes all of what an operand of what failed is a share of, and the axis."""
         for share, axis in self._shares_below(failing, events, share_shaped):
             shape = events[share.point].leaves[0]["shape"]

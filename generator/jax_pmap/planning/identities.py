@@ -26,7 +26,7 @@ def identities(session: Session, expressions: Collection[str]) -> dict[str, prot
     return {name: found for name, found in answer.items() if found is not None}
 
 
-def held_constants(session: Session, target: Target, guards: Sequence[Guard]) -> tuple[Leaf, ...]:
+def captured_constants(session: Session, target: Target, guards: Sequence[Guard]) -> tuple[Leaf, ...]:
     """What a method reads of its object, and a function of those around it, that it may depend on.
 
     In the places of the `guards` the emitted code raises, whatever is read there.
@@ -41,7 +41,7 @@ def held_constants(session: Session, target: Target, guards: Sequence[Guard]) ->
     visible = {name for each in scopes for name in (*bound_names(each.body), *_given(each))}
     bound = Counter(name for each in scopes for name in _bindings(each))
     functions = {node.name for each in scopes for node in ast.walk(each) if isinstance(node, ast.FunctionDef)}
-    asked = protocol.Held(
+    asked = protocol.FindCaptured(
         contents_source(),
         "contents",
         parsed.text,

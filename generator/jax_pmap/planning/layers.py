@@ -52,7 +52,7 @@ def axes_of_maps(rows: Sequence[Layer]) -> set[str]:
     return {axis for row in rows if row.mapped for axis in row.axes}
 
 
-def axis_beside(target: Target, request: Request, rows: Sequence[Layer]) -> Target:
+def with_free_axis(target: Target, request: Request, rows: Sequence[Layer]) -> Target:
     """The target, mapped over an axis of another name where a map inside it binds one of that name."""
     inner = axes_of_maps(rows)
     if target.axis_name not in inner or request.axis_name is not None or target.own_axis:

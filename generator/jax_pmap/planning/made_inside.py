@@ -33,7 +33,7 @@ COUNTS = (8, 4, 2, 3, 6, 5, 7)
 #: Sizes that are tried.
 TRIED = 4
 #: The part of the most numbers that values of one size have, from which on another size is tried beside it.
-BESIDE = 0.05
+LEAST_SHARE = 0.05
 #: How many times as many numbers as a batch has are more than its rows in another order.
 MANY_TIMES = 8
 
@@ -118,11 +118,11 @@ class Inside:
         return self._tried(self.whole, groups) if groups else None
 
     def best(
-        self, beside: Roles | None = None, batch: Roles | None = None, *, gathered: bool = False
+        self, roles: Roles | None = None, batch: Roles | None = None, *, gathered: bool = False
     ) -> Found | None:
         """The division that leaves each device the least work; None where nothing begins inside.
 
-        What has as many rows as the batch of the roles `beside` is divided with that, if it can be. The rows
+        What has as many rows as the batch of the `roles` is divided with that, if it can be. The rows
         of a `batch` among the arguments, put in another order, are none that are made here; nor are all of
         them one after the other, where a plan in which they are `gathered` is right. What was taken for a
         batch is none where the function makes so many more numbers: the mean of plans that it draws, say.
@@ -137,10 +137,10 @@ class Inside:
             and each.total < all_rows
         ]
         tried: list[Found] = []
-        sizes = {shape[axis] for shape, axis in _batches(self.case, beside)}
+        sizes = {shape[axis] for shape, axis in _batches(self.case, roles)}
         equal = [group for group in groups if group.rows in sizes]
-        if beside is not None and equal:
-            tried.append(self._tried(beside, equal))
+        if roles is not None and equal:
+            tried.append(self._tried(roles, equal))
         rows = {group.rows for group in groups}
         groups = sorted(groups, key=lambda group: (bool(group.within & rows), -group.numbers))[:TRIED]
         for i, group in enumerate(groups):
@@ -162,7 +162,7 @@ class Inside:
                 break
             apart = {x.span for x in other.syncs}.isdisjoint(x.span for each in chosen for x in each.syncs)
             evenly = len(shared_evenly(math.gcd(best.roles.rows, other.rows))) > 1
-            if apart and evenly and other.numbers >= BESIDE * first.numbers:
+            if apart and evenly and other.numbers >= LEAST_SHARE * first.numbers:
                 found = self._tried(self.whole, [*chosen, other])
                 if isinstance(found.outcome, Confirmed) and found.share < best.share:
                     chosen, best = [*chosen, other], found

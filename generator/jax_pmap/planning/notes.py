@@ -18,7 +18,7 @@ def plan_notes(
     request: Request,
     arguments: tuple[Argument, ...],
     observation: Observation,
-    held: Sequence[Leaf],
+    captured: Sequence[Leaf],
     donated: Sequence[str],
     layers: Sequence[str],
     switches: Sequence[str],
@@ -31,7 +31,7 @@ def plan_notes(
     for decorator in facts.decorators:
         if decorator.passes_on and not request.in_place:
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
-    yield from _static_notes(arguments, observation, held)
+    yield from _static_notes(arguments, observation, captured)
     yield from _limit_notes(facts.name, arguments)
     if layers:
         yield (
@@ -81,14 +81,14 @@ def _limit_notes(function: str, arguments: tuple[Argument, ...]) -> Iterator[str
         yield f"the code refuses {named}: called uncompiled, `{function}` computes with that in NumPy"
 
 
-def _below(name: str, held: Sequence[Leaf]) -> list[str]:
+def _below(name: str, captured: Sequence[Leaf]) -> list[str]:
     """Those of some constants that an argument holds, the first few of them."""
-    paths = [f"`{leaf.path}`" for leaf in held if leaf.path.startswith((f"{name}.", f"{name}["))]
+    paths = [f"`{leaf.path}`" for leaf in captured if leaf.path.startswith((f"{name}.", f"{name}["))]
     return [*paths[:3], "…"] if len(paths) > 3 else paths
 
 
 def _static_notes(
-    arguments: tuple[Argument, ...], observation: Observation, held: Sequence[Leaf]
+    arguments: tuple[Argument, ...], observation: Observation, captured: Sequence[Leaf]
 ) -> Iterator[str]:
     """What was assumed of arguments that are no arrays, and of extremes."""
     for argument in arguments:
@@ -130,7 +130,7 @@ def _static_notes(
                 f"values of {'this' if len(argument.leaves) == 1 else 'these'}, and with --static "
                 f"{argument.name} any"
             )
-        elif argument.static and (paths := _below(argument.name, held)):
+        elif argument.static and (paths := _below(argument.name, captured)):
             others = " or ".join(paths)
             yield f"`{argument.name}` is static: the emitted function takes none with another {others}"
         elif argument.static:

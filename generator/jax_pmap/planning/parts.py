@@ -267,8 +267,8 @@ def _loads(plan: Plan, body: Body, axes: Collection[str] | None = None) -> Itera
         if keys is None or (outer is not None and _keys(outer, body) in known):
             continue
         # A method's object is left as it is, unless it is an array: the code of one has no arrays.
-        held = any(path[: len(keys)] == keys for path in parted)
-        if held and (keys in parted or not _is_called_on(each, body)):
+        is_divided = any(path[: len(keys)] == keys for path in parted)
+        if is_divided and (keys in parted or not _is_called_on(each, body)):
             yield each
 
 

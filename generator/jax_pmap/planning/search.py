@@ -35,8 +35,8 @@ from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
-from jax_pmap.planning.identities import held_constants
-from jax_pmap.planning.layers import axes_of_maps, axis_beside, coupling, named, to_synchronise
+from jax_pmap.planning.identities import captured_constants
+from jax_pmap.planning.layers import axes_of_maps, coupling, named, to_synchronise, with_free_axis
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import (
     Found,
@@ -179,7 +179,7 @@ def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case
     wanted = case.saved is None or bool(case.saved.layers)
     if not whole.layers or not wanted or case.request.backend is Backend.JIT:
         return case
-    target = axis_beside(case.target, case.request, whole.layers)
+    target = with_free_axis(case.target, case.request, whole.layers)
     layers = to_synchronise(case.session, target, whole.layers, finder.statics)
     return _told(case, target, layers, whole.layers) if layers else case
 
@@ -378,7 +378,7 @@ def _synchronised_or_refused(
     if refusal is not None:
         told = None
         if refusal is tried.refusal:
-            told = _synchronised(case, tried, whole, finder) or _all_beside(case, tried, whole)
+            told = _synchronised(case, tried, whole, finder) or _with_neighbours(case, tried, whole)
         if told is None:
             raise RefusalError(_said(case, refusal, tried, finder))
         return told
@@ -466,7 +466,7 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     if not tried.layers:
         return None
     said = _said(case, refusal, tried, finder)
-    target = axis_beside(case.target, case.request, tried.layers)
+    target = with_free_axis(case.target, case.request, tried.layers)
     layers = to_synchronise(case.session, target, tried.layers, roles.statics)
     if not layers:
         return None
@@ -480,12 +480,12 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     return _plan(told, roles, found, whole)
 
 
-def _all_beside(case: Case, tried: _Tried, whole: protocol.Traced) -> Observed | None:
+def _with_neighbours(case: Case, tried: _Tried, whole: protocol.Traced) -> Observed | None:
     """The plan that gathers what does not fit beside gathered values; None where that is no help."""
     refusal, roles = tried.refusal, tried.blamed
     if refusal is None or roles is None or refusal.code not in COUPLED or case.request.backend is Backend.JIT:
         return None
-    outcome = observe_variants(case, roles, Onward.ALL_BESIDE)
+    outcome = observe_variants(case, roles, Onward.ALL_AND_NEIGHBOURS)
     if isinstance(outcome, Refusal) or in_vain(outcome.observation, case.target.facts):
         return None
     return _plan(case, roles, outcome, whole)
@@ -689,7 +689,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)
-    held = () if request.backend is Backend.JIT else held_constants(case.session, target, guards)
+    captured = () if request.backend is Backend.JIT else captured_constants(case.session, target, guards)
     plan = Plan(
         target=f"{target.source.shown_path}::{target.source.qualname}",
         axis_name=target.axis_name,
@@ -699,7 +699,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         outputs=outputs,
         devices=request.devices,
         guards=guards,
-        held=held,
+        captured=captured,
         callees=observation.callees,
         notes=tuple(
             plan_notes(
@@ -708,7 +708,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
                 request,
                 arguments,
                 observation,
-                held,
+                captured,
                 donated,
                 case.layers,
                 case.switches,

@@ -50,20 +50,20 @@ def check_structure(
     known: dict[str, ast.FunctionDef] = {**at_top, **nested}
     apart = {node for node in at_top.values() if node is not definition}
     # Names that hold (parts of) split arguments, for each function that such a value was seen to enter.
-    held: dict[Function, set[str]] = {definition: set(roles.axes)}
+    divided: dict[Function, set[str]] = {definition: set(roles.axes)}
     waiting: list[Function] = [definition]
     while waiting:
         function = waiting.pop()
-        names = held[function]
+        names = divided[function]
         spread(function, names)
         for inner in inner_functions(function):
             # A nested function sees the names around it, less those it binds as parameters.
-            enter(held, waiting, inner, names - set(parameters(inner)))
+            enter(divided, waiting, inner, names - set(parameters(inner)))
         for call in own_nodes(function):
             if isinstance(call, ast.Call):
                 for callee, entered in passed(call, known, names):
-                    enter(held, waiting, callee, entered)
-    for function, names in sorted(held.items(), key=lambda item: item[0].lineno):
+                    enter(divided, waiting, callee, entered)
+    for function, names in sorted(divided.items(), key=lambda item: item[0].lineno):
         for node in chosen_by_size(function):
             raise refused(
                 "JP058",
@@ -77,7 +77,7 @@ def check_structure(
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
             if own and (stays_absent(node, definition, described, roles) or is_told(node, definition)):
                 continue
-            parts = held_parts(node, definition, described) if own else None
+            parts = divided_parts(node, definition, described) if own else None
             if parts is not None:
                 forms[parts] = None
                 continue
@@ -93,10 +93,10 @@ def check_structure(
 
 
 def enter(
-    held: dict[Function, set[str]], waiting: list[Function], function: Function, names: set[str]
+    divided: dict[Function, set[str]], waiting: list[Function], function: Function, names: set[str]
 ) -> None:
     """Note that `names` of a function hold split values; look at it again if that is news."""
-    before = held.setdefault(function, set())
+    before = divided.setdefault(function, set())
     if names - before:
         before |= names
         waiting.append(function)
@@ -212,7 +212,7 @@ def stays_absent(
     return split and absent and is_bound_once(name, definition)
 
 
-def held_parts(
+def divided_parts(
     node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described]
 ) -> FixedForm | None:
     """The parts of a batch that ``batch.get("weight", 1.0)`` asks for one of them: they are checked."""

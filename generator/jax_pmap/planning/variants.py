@@ -105,12 +105,12 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     }
     # A clip by the norm of all gradients needs a sum where each device has its own part of these.
     in_parts = request.backend is Backend.SHARD_MAP and bool(request.mesh)
-    held = function_paths(loaded.described, roles) if in_parts else {}
-    same = identities(case.session, [*constant_paths(loaded.described, roles), *held])
+    functions = function_paths(loaded.described, roles) if in_parts else {}
+    same = identities(case.session, [*constant_paths(loaded.described, roles), *functions])
     undecided = undecided_constants(loaded.described, roles, target.facts, same)
     if undecided is not None:
         return undecided
-    if untold := {name for path, name in held.items() if path not in same}:
+    if untold := {name for path, name in functions.items() if path not in same}:
         return decides(sorted(untold), by_name, target.facts)
 
     def observing() -> Observer:

@@ -63,7 +63,7 @@ class Watch:
         self.tests: dict[int, Expression] = {}
         self._numbers: dict[int, int] = {}
         for found in carriers:
-            body = origin.beside(found.key, function_text(found.parsed))
+            body = origin.callee(found.key, function_text(found.parsed))
             self.homes[body.scope.index], self.bodies[body.scope.index] = found, body
             for test in self._tests(body, found) if found in chosen else ():
                 number = origin.recorded(test.point)

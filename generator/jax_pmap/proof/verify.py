@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jax_pmap.inputs.capture import program_ended
-from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
+from jax_pmap.inputs.load import Loaded, alias_note, file_of, load
 from jax_pmap.inputs.program import read_program
 from jax_pmap.locate import local_object, locate_object, object_span
 from jax_pmap.model import (
@@ -272,7 +272,7 @@ class _Verification:
             raise RefusalError(self._not_called())
         if question.reference is not None:
             # It is the object by that name, and not what that is made of.
-            others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
+            others = tuple(note for note in loaded.notes if note not in alias_note(self.target))
             loaded = dataclasses.replace(loaded, notes=others)
         return self._verdict(chosen, question, derivation, loaded)
 

@@ -145,5 +145,5 @@ def transformed_inside(parsed: ParsedSource, callee: str) -> str:
         made = made_inside(parsed, made)
     if isinstance(made, ast.FunctionDef):
         made = as_decorated(made)
-    held = transformed_by(parsed, made) if isinstance(made, ast.expr) else None
-    return ast.unparse(held) if held is not None else ""
+    transformed = transformed_by(parsed, made) if isinstance(made, ast.expr) else None
+    return ast.unparse(transformed) if transformed is not None else ""

@@ -52,7 +52,7 @@ class Lines:
         start, end = self.bounds(node)
         return self.text[start:end]
 
-    def stands_alone(self, statement: ast.stmt) -> bool:
+    def is_static(self, statement: ast.stmt) -> bool:
         """Whether a statement shares its lines with no other one."""
         span = self.span(statement)
         ahead, behind = (

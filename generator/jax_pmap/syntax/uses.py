@@ -152,16 +152,16 @@ class _Reached:
             self.needed[path] = set()
         return path
 
-    def _module(self, path: Path, dotted: str, beside: Source) -> Module | None:
+    def _module(self, path: Path, dotted: str, source: Source) -> Module | None:
         """What stands in another file; None of one that cannot be read."""
         data = sources.read_bytes(path)
-        way = os.path.relpath(path, beside.path.parent).replace(os.sep, "/")
-        shown = posixpath.normpath(posixpath.join(posixpath.dirname(beside.shown_path), way))
+        way = os.path.relpath(path, source.path.parent).replace(os.sep, "/")
+        shown = posixpath.normpath(posixpath.join(posixpath.dirname(source.shown_path), way))
         if data is None:
             return None
         try:
             text = sources.decode(data, shown).text.removeprefix("\ufeff")
-            return Module(parse_file(Source("", path, shown, dotted, beside.root, "", text)))
+            return Module(parse_file(Source("", path, shown, dotted, source.root, "", text)))
         except RefusalError:
             return None
 

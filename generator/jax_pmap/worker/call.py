@@ -15,7 +15,7 @@ from . import load
 #: Leaves that a kept call must have in another form.
 OURS = (jax.core.Tracer, np.ndarray)
 #: Values that are looked through for functions before giving up.
-MOST_HELD = 64
+MOST_VALUES = 64
 
 
 class Traced(Exception):
@@ -174,7 +174,7 @@ def closure_of(fn: types.FunctionType) -> dict[str, Any]:
 def functions_in(value: Any) -> list[types.FunctionType]:
     """Plain functions that a value stands for, or holds where installed code put them (`hk.transform`)."""
     found, pending = list[types.FunctionType](), [value]
-    for _ in range(MOST_HELD):
+    for _ in range(MOST_VALUES):
         if not pending:
             break
         each = pending.pop(0)

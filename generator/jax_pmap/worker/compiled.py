@@ -91,9 +91,9 @@ def read(text: str, batch: int, mesh: Mapping[str, int]) -> tuple[Collective, ..
         taken = whole = 0
         for array in ARRAY.finditer(match["result"]):
             sizes = [int(size) for size in array["sizes"].split(",") if size]
-            held = math.prod(sizes) * width(array["dtype"], array["bits"])
-            taken += held
-            whole += held if batch in sizes else 0
+            array_bytes = math.prod(sizes) * width(array["dtype"], array["bits"])
+            taken += array_bytes
+            whole += array_bytes if batch in sizes else 0
         key = (match["kind"], *axes)
         row = rows.get(key, Collective(match["kind"], axes, 0, 0, 0))
         often = max(rounds.get(place, 1), 1)

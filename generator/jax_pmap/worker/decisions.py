@@ -198,7 +198,7 @@ class _Taken(Forward[Any]):
     def while_loop(self, equation: Any, values: list[Any]) -> list[Any]:
         """A loop of unknown length: whether it is entered at all; the decisions in it, as in any round."""
         params = equation.params
-        fixed, held, first = while_parts(params, values)
+        fixed, consts, first = while_parts(params, values)
 
         def test(carry: Sequence[Any]) -> tuple[Any, Ways, Any]:
             (goes_on,), ways, cut_off = taken(params["cond_jaxpr"], [*fixed, *carry], self.limit)
@@ -206,7 +206,7 @@ class _Taken(Forward[Any]):
 
         def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
             carry, goes_on, before, inside, was_cut_off, rounds = state
-            results, ways, cut_off = taken(params["body_jaxpr"], [*held, *carry], self.limit)
+            results, ways, cut_off = taken(params["body_jaxpr"], [*consts, *carry], self.limit)
             # Under vmap one that is done stays as it is, while others go on.
             results = [
                 jnp.where(in_front(goes_on, new), new, old) for new, old in zip(results, carry, strict=True)

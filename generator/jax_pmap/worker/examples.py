@@ -324,8 +324,8 @@ def _arrays_of(
             around = inspect.getclosurevars(function)
         except ValueError:  # A variable around it has no value yet.
             return
-        for inner, held in {**around.globals, **around.nonlocals}.items():
-            _arrays_of(inner, held, name, found, known)
+        for inner, inside in {**around.globals, **around.nonlocals}.items():
+            _arrays_of(inner, inside, name, found, known)
         return
     try:
         leaves = jax.tree.leaves(value)

@@ -459,7 +459,7 @@ class _Forms:
     def constants(self) -> Iterator[tuple[Other, ...]]:
         """Other values of each constant that a container of the user's own class holds beside its leaves."""
         given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
-        found = [each for name, value in given.items() for each in held(value, name)]
+        found = [each for name, value in given.items() for each in constants_of(value, name)]
         for owner, field, path in found[:MOST_CONSTANTS]:
             value = getattr(owner, field)
             others = _Constant(self, owner, field, path)
@@ -618,7 +618,7 @@ def _flat(constants: Iterable[Any]) -> Iterator[Any]:
         yield from _flat(each) if isinstance(each, (tuple, frozenset)) else (each,)
 
 
-def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
+def constants_of(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
     """Objects of the user's own classes in a value, attributes that are constants, and their paths."""
     inside = parts(value, path)
     if inside and not isinstance(value, (dict, list, tuple)):
@@ -628,7 +628,7 @@ def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
                 (value, name, f"{path}.{name}") for name, part in vars(value).items() if different(part)
             )
     for where, part in inside:
-        yield from held(part, where)
+        yield from constants_of(part, where)
 
 
 def different(value: Any) -> list[Any]:

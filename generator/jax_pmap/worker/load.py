@@ -70,7 +70,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         sys.path.append(made.root)
     neighbours.install(made.root, tolerant=tolerant)
     if taken(made):
-        name = stand_in_name(name)
+        name = private_name(name)
     package = name.rpartition(".")[0]
     forget = keep_flags(path)
     try:
@@ -109,7 +109,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         raise Problem("import", summary(error), error=describe_exception(error)) from error
 
 
-def stand_in_name(name: str) -> str:
+def private_name(name: str) -> str:
     """What a file is loaded as whose own name means another module."""
     head, dot, rest = name.partition(".")
     return f"{head}_{dot}{rest}" if not rest else name

@@ -41,6 +41,7 @@ from .around import furnish
 from .as_called import compare_with_call
 from .call import Call, unbound
 from .calling import Calling
+from .captured import captured
 from .examples import (
     MANY_BYTES,
     constants,
@@ -54,7 +55,6 @@ from .examples import (
     switch,
 )
 from .following import asked_sizes, follow, for_all_sizes
-from .held import held
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
@@ -810,7 +810,7 @@ HANDLERS: Handlers = {
     protocol.RepeatRows: repeat_rows,
     protocol.Constants: constants,
     protocol.Identities: identities,
-    protocol.Held: held,
+    protocol.FindCaptured: captured,
     protocol.EnclosedArrays: enclosed_arrays,
     protocol.Trace: trace,
     protocol.Precision: precision,

@@ -93,8 +93,8 @@ def method(raw: types.FunctionType, module: Any) -> Callee:
     """A method that runs on a module, by the class that defines it."""
     found = located("method", raw)
     for each in type(module).__mro__:
-        held = vars(each).get(raw.__name__)
-        if held is not None and inspect.unwrap(held) is raw:
+        attribute = vars(each).get(raw.__name__)
+        if attribute is not None and inspect.unwrap(attribute) is raw:
             same = named(each.__module__, each.__qualname__) is each
             return dataclasses.replace(found, owner=each.__qualname__, module=each.__module__, named=same)
     return found

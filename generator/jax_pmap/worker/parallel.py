@@ -70,7 +70,7 @@ def made_by_program(asked: Object) -> Any:
 @contextlib.contextmanager
 def not_imported(asked: Object) -> Iterator[None]:
     """Have the next import of the object's module run its file once more."""
-    names = {asked.module.name, load.stand_in_name(asked.module.name)} & sys.modules.keys()
+    names = {asked.module.name, load.private_name(asked.module.name)} & sys.modules.keys()
     before = {name: sys.modules.pop(name) for name in names}
     try:
         yield

@@ -532,7 +532,7 @@ class Identities(Request[Mapping[str, Identity | None]]):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldConstant:
+class CapturedConstant:
     """A constant that the target reads and is not given.
 
     Attributes:
@@ -549,7 +549,7 @@ class HeldConstant:
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Request[tuple[HeldConstant, ...]]):
+class FindCaptured(Request[tuple[CapturedConstant, ...]]):
     """What the target's object, and the functions around it, hold that the target may depend on.
 
     Attributes:

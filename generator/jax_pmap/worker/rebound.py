@@ -221,13 +221,13 @@ def changed_later(
     ]
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
     kept = [*constants, *(value for own in spaces.enclosed.values() for value in own.values())]
-    held = [value for value in globals_ if is_users_object(value)]
-    held += [value for value in kept if not isinstance(value, FIXED)]
+    objects = [value for value in globals_ if is_users_object(value)]
+    objects += [value for value in kept if not isinstance(value, FIXED)]
     given = list(_handed_on(files))
-    written = {place: use for use in changes for place in _places(use, spaces, held)}
-    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, held)}
+    written = {place: use for use in changes for place in _places(use, spaces, objects)}
+    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, objects)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
-        for place in _places(use, spaces, held):
+        for place in _places(use, spaces, objects):
             if (change := written.get(place)) is not None:
                 what = ".".join((use.root.rpartition(LOCALS)[2], *use.attributes))
                 by = Site(change.scope.path, change.line, what)
@@ -335,16 +335,16 @@ def _values(use: Use, spaces: Spaces) -> list[Any]:
     return values
 
 
-def _places(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Place]:
+def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
     """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
     space = spaces.modules[use.scope.path]
     if use.changes and use.attributes[-1:] == (ALL,):
-        return [(_holder(value), name) for value in _owners(use, spaces, held) for name in (ALL, ONE)]
+        return [(_holder(value), name) for value in _owners(use, spaces, objects) for name in (ALL, ONE)]
     if not use.is_global:
         if not use.attributes:
             return []
         name = use.attributes[0]
-        found = [value for value in held if not use.is_own or _is_of(value, space, use)]
+        found = [value for value in objects if not use.is_own or _is_of(value, space, use)]
         if use.in_doubt:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
@@ -382,11 +382,11 @@ def _holder(value: Any) -> int:
     return id(vars(value) if isinstance(value, types.ModuleType) else value)
 
 
-def _owners(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Any]:
+def _owners(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Any]:
     """The objects of which a change of any attribute is one."""
     owner = replace(use, attributes=use.attributes[:-1])
     if owner.is_own:
-        found = [value for value in held if _is_of(value, spaces.modules[use.scope.path], use)]
+        found = [value for value in objects if _is_of(value, spaces.modules[use.scope.path], use)]
         for name in owner.attributes:
             found = [vars(each)[name] for each in found if name in getattr(each, "__dict__", {})]
         return found
@@ -397,7 +397,7 @@ def _owners(use: Use, spaces: Spaces, held: Sequence[Any]) -> list[Any]:
 
 
 def _kept_elsewhere(
-    change: Use, given: Iterable[Given], spaces: Spaces, held: Sequence[Any]
+    change: Use, given: Iterable[Given], spaces: Spaces, objects: Sequence[Any]
 ) -> Iterator[Place]:
     """Where functions and objects keep what changes by a name that their makers were given."""
     local = (change.scope.path, change.scope.function, change.root.rpartition(LOCALS)[2])
@@ -412,7 +412,7 @@ def _kept_elsewhere(
             yield from (
                 (id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.modules.values()
             )
-            made = [value for value in held if type(value).__name__ == each.maker]
+            made = [value for value in objects if type(value).__name__ == each.maker]
             yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
 

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from . import opened, protocol, stand_ins
+from . import opened, protocol, stubs
 from .protocol import Problem, Raised
 
 #: What answers each kind of request.
@@ -193,7 +193,7 @@ def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
     leave = os._exit
     end_with_parent()
     opened.watch()
-    stand_ins.install()
+    stubs.install()
     faulthandler.enable(place_fd)
     # Not `dump_traceback_later`: its thread reads the frames of one that runs, which can crash.
     faulthandler.register(signal.SIGUSR2, place_fd, all_threads=False)

@@ -43,7 +43,7 @@ LCM = 24
 #: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
 ODD = (3, 5)
 #: Counts beside one that the code names: of those it may have a table of powers of 2.
-BESIDE = (ODD, (2, 4))
+COMPANIONS = (ODD, (2, 4))
 #: Counts on which code is traced that may have limits of its own: more devices than a machine has, say.
 UNUSUAL = (3, 5, 64)
 #: Multiples that shares are tried in, where a rule asks for one.
@@ -182,7 +182,7 @@ def _derived(
         break
     if found.complete and question.axes and foreign and found.mapped and mesh is None:
         unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
-        for ways in ([UNUSUAL], *([(*beside, count) for beside in BESIDE] for count in unseen)):
+        for ways in ([UNUSUAL], *([(*companions, count) for companions in COMPANIONS] for count in unseen)):
             found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):

@@ -165,29 +165,29 @@ def _is_plain(module: Module, function: Function) -> bool:
 
 def _made_of(function: Function, split: set[str]) -> set[str]:
     """`split`, and every name that is assigned from one of them and nothing else than once."""
-    held = set(split)
+    divided = set(split)
     if isinstance(function, ast.Lambda):
-        return held
+        return divided
     for statement in function.body:
         if isinstance(statement, ast.Assign):
-            varies = _varies(statement.value, held)
+            varies = _varies(statement.value, divided)
             for target in statement.targets:
                 names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
-                held = held | names if varies else held - names
-    return held
+                divided = divided | names if varies else divided - names
+    return divided
 
 
-def _varies(node: ast.expr, held: set[str]) -> bool:
+def _varies(node: ast.expr, divided: set[str]) -> bool:
     """Whether a name of `held` is in `node` other than for its shape or dtype."""
     if isinstance(node, ast.Attribute) and node.attr in _SAME:
         return False
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
         return False
     if isinstance(node, ast.Name):
-        return node.id in held
+        return node.id in divided
     if isinstance(node, ast.Call) and _makes_constant(node):
         return False
-    return any(_varies(child, held) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+    return any(_varies(child, divided) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
 
 
 def _makes_constant(call: ast.Call) -> bool:

@@ -249,7 +249,7 @@ class Interpreter:
         self._stacks: dict[Term, Stacked] = {}
         self._again: dict[tuple[int, Term], Term] = {}
         #: Keys of which the devices' own are made by small numbers, as other keys are.
-        self._beside: set[Term] = set()
+        self._alongside: set[Term] = set()
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
@@ -850,7 +850,7 @@ class Interpreter:
             keys.append(key)
         if apart:
             return ""
-        self._beside.update(keys)
+        self._alongside.update(keys)
         return SAME_KEY if key in self._behind else ""
 
     def _comes_of_own(self, key: Term) -> bool:
@@ -865,7 +865,7 @@ class Interpreter:
             found = frozenset() if node.op in DRAWS else frozenset(node.operands) - self._behind
             self._behind |= found
             ahead |= found
-        return not self._behind.isdisjoint(self._beside)
+        return not self._behind.isdisjoint(self._alongside)
 
     def _of_groups(self, name: str, params: Sequence[Mapping[str, Any]], operands: Sequence[Value]) -> bool:
         """Whether a slice begins, on any number of devices, with one of the groups of a device's rows.

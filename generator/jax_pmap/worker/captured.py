@@ -31,7 +31,7 @@ PLACES = frozenset({"parent", "name"})
 Definition = ast.FunctionDef | ast.Lambda
 
 
-def held(request: protocol.Held) -> tuple[protocol.HeldConstant, ...]:
+def captured(request: protocol.FindCaptured) -> tuple[protocol.CapturedConstant, ...]:
     """The constants, in the order in which they are read; see `protocol.Held`."""
     target = current()
     space = {**target.namespace(), **(target.data[0] if target.data else {})}
@@ -58,13 +58,13 @@ class _Reader:
 
     def __init__(
         self,
-        request: protocol.Held,
+        request: protocol.FindCaptured,
         space: Mapping[str, Any],
         tops: Mapping[str, Any],
         digest: Callable[[Any], str],
     ) -> None:
         self.request, self.space, self.tops, self.digest = request, space, tops, digest
-        self.found: dict[str, protocol.HeldConstant] = {}
+        self.found: dict[str, protocol.CapturedConstant] = {}
         self.followed: set[tuple[int, str]] = set()
 
     def follow(
@@ -295,14 +295,16 @@ class _Reader:
             self._type(path, value)
         if len(found) > MANY:
             with contextlib.suppress(Exception):
-                self.found[path] = protocol.HeldConstant(path, "", self.digest(value), type(value).__name__)
+                self.found[path] = protocol.CapturedConstant(
+                    path, "", self.digest(value), type(value).__name__
+                )
                 return
         for each, constant in found:
             self._constant(each, constant)
 
     def _type(self, path: str, value: Any) -> None:
         own = f"type({path}).__qualname__"
-        self.found[own] = protocol.HeldConstant(own, repr(type(value).__qualname__), "", "str")
+        self.found[own] = protocol.CapturedConstant(own, repr(type(value).__qualname__), "", "str")
 
     def _override(self, path: str, value: Any, method: Any) -> None:
         """Hold a method that another class of the user's defines anew to be that of the proof."""
@@ -310,23 +312,23 @@ class _Reader:
         own = value if isinstance(value, type) else type(value)
         owner = self.request.owner
         base = next((each for each in own.__mro__ if each.__qualname__ == owner), own)
-        held = inspect.getattr_static(own, name, None)
-        if any(inspect.getattr_static(each, name, None) is not held for each in _derived(base)):
+        method = inspect.getattr_static(own, name, None)
+        if any(inspect.getattr_static(each, name, None) is not method for each in _derived(base)):
             at = f"{path if isinstance(value, type) else f'type({path})'}.{name}.__qualname__"
-            self.found[at] = protocol.HeldConstant(at, repr(method.__qualname__), "", "str")
+            self.found[at] = protocol.CapturedConstant(at, repr(method.__qualname__), "", "str")
 
     def _constant(self, path: str, value: Any) -> None:
         if path in self.found or (_is_array(value) and not isinstance(value, type)):
             return
         if value is None or isinstance(value, (bool, int, str, bytes, list, tuple)):
-            self.found[path] = protocol.HeldConstant(path, repr(value), "", type(value).__name__)
+            self.found[path] = protocol.CapturedConstant(path, repr(value), "", type(value).__name__)
         elif callable(value):
             self._callable(path, value)
 
     def _callable(self, path: str, value: Any) -> None:
         """Take a function, or what stands for one, by its name, its contents or its object."""
         if named := self._named(value):
-            self.found[path] = protocol.HeldConstant(path, named, "", "function")
+            self.found[path] = protocol.CapturedConstant(path, named, "", "function")
             return
         at, function = _innermost(path, value)
         if not isinstance(function, types.MethodType):
@@ -354,7 +356,7 @@ class _Reader:
         except Exception:
             digest = ""
         kind = "function" if callable(value) else type(value).__name__
-        self.found[path] = protocol.HeldConstant(path, "", digest, kind)
+        self.found[path] = protocol.CapturedConstant(path, "", digest, kind)
 
     def _named(self, value: Any) -> str:
         """What the file calls a function or a class at its top: ``"jnp.mean"``; else ``""``."""
@@ -525,10 +527,10 @@ def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tu
         library = any(
             not is_users_object(each) and each.__module__ != "builtins" for each in type(value).__mro__
         )
-        held: dict[str, None] = {name: None for name in fields if name not in PLACES}
+        attributes: dict[str, None] = {name: None for name in fields if name not in PLACES}
         if not library and hasattr(value, "__dict__"):
-            held |= dict.fromkeys(vars(value))
-        inside = [(f"{path}.{name}", getattr(value, name)) for name in held if hasattr(value, name)]
+            attributes |= dict.fromkeys(vars(value))
+        inside = [(f"{path}.{name}", getattr(value, name)) for name in attributes if hasattr(value, name)]
     else:
         return
     if isinstance(value, (list, tuple, dict)) and not all(_is_scale(each) for _, each in inside):

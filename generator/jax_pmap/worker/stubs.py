@@ -22,17 +22,17 @@ class _Anything(type):
         # What Python and libraries ask objects for by such names is not there.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        return _stand_in(f"{cls.__qualname__}.{name}")
+        return _stub(f"{cls.__qualname__}.{name}")
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if not cls.__dict__.get("stands_in"):
             return super().__call__(*args, **kwargs)  # A class of the user's, derived from one.
         if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType):
             return args[0]  # As a decorator.
-        return _stand_in(f"{cls.__qualname__}()")
+        return _stub(f"{cls.__qualname__}()")
 
     def __getitem__(cls, key: Any) -> Any:
-        return _stand_in(f"{cls.__qualname__}[]")
+        return _stub(f"{cls.__qualname__}[]")
 
     def __iter__(cls) -> Iterator[Any]:
         return iter(())
@@ -47,7 +47,7 @@ class _Anything(type):
         return f"<stand-in for {cls.__qualname__}>"
 
 
-def _stand_in(name: str) -> Any:
+def _stub(name: str) -> Any:
     # Named in ``except`` and as the base of classes, too.
     return _Anything(name.rpartition(".")[2], (Exception,), {"stands_in": True, "__qualname__": name})
 
@@ -58,7 +58,7 @@ class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        made = _stand_in(f"{self.__name__}.{name}")
+        made = _stub(f"{self.__name__}.{name}")
         setattr(self, name, made)
         return made
 
