@@ -238,6 +238,8 @@ def test_what_differs_for_another_static_value_is_said_with_it(project: Project)
     words = ("gen", "clock.py::level", "--arg", "x=f32[24]", "--arg", "mode='mean'")
     refused = project.refused("JP045", *words, says=said, exit_code=1)
     assert "--shard" not in refused.stderr
+    said = ("`level` with `mode='drift'`, which the example inputs do not have,",)
+    project.refused("JP061", *words, "--no-run", says=said, exit_code=1)
 
 
 def test_a_mask_of_ones_is_named_and_made_another(project: Project):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 from jax_pmap.model import Derivation, Refusal, RefusalError, Span, refused
@@ -74,19 +75,24 @@ def untyped(raised: Raised, emitted: str, code: str, target: Target, directory: 
     )
 
 
-def neither(derivation: Derivation, why: str, target: Target) -> Refusal:
-    """What to say where the derivation ended early and, for the reason `why`, nothing is run."""
+def neither(derivation: Derivation, why: str, target: Target, statics: Mapping[str, str]) -> Refusal:
+    """What to say where the derivation ended early and, for the reason `why`, nothing is run.
+
+    `statics` are values of static arguments, as source, that are others than those of the example inputs.
+    """
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     terms = ""
     if any(derivation.terms):
         terms = f": `{derivation.terms[0]}`, where the original has `{derivation.terms[1]}`"
+    constants = ", ".join(f"{name}={value}" for name, value in statics.items())
+    given = f" with `{constants}`, which the example inputs do not have," if constants else ""
     hint = "Give smaller example inputs, as arrays, so that it is tried on them"
     if why == NO_RUN:
         hint = "Leave out --no-run, so that it is tried on inputs"
     return Refusal(
         "JP061",
-        f"`{target.facts.name}` was not derived equal for all inputs and not run ({why}), so nothing is "
-        f"shown: after {derivation.operations:,} operations the derivation ended{at}: "
+        f"`{target.facts.name}`{given} was not derived equal for all inputs and not run ({why}), so nothing "
+        f"is shown: after {derivation.operations:,} operations the derivation ended{at}: "
         f"{derivation.reason}{terms}",
         hint,
         derivation.span or target.facts.span,
