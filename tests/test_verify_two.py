@@ -352,6 +352,29 @@ TREES = """
         return {"dense": {"kernel": 2 * params["w"], "bias": params["b"]}}
 
 
+    def by_size(params):
+        small, large = sorted(params.values(), key=np.sum)
+        return {"dense": {"kernel": large, "bias": small}}
+
+
+    # A batch that is a pair, as the parameters are.
+    def of_pairs(params, batch):
+        return jnp.mean((batch[0] @ params[0] + params[1] - batch[1]) ** 2)
+
+
+    def swapped(pair):
+        return pair[1], pair[0]
+
+
+    over = {"mesh": mesh, "in_specs": (P(), P("d")), "out_specs": P()}
+    pairs = jax.jit(jax.shard_map(lambda p, b: jax.lax.pmean(of_pairs(swapped(p), b), "d"), **over))
+
+
+    def two_pairs():
+        params, _, x = inputs(0)
+        return (params["w"], params["b"]), (x, x[:, 0])
+
+
     def inputs(seed):
         draw = np.random.default_rng(seed).normal
         params = {"w": draw(size=3).astype("f4"), "b": np.float32(draw())}
@@ -372,3 +395,12 @@ def test_a_tree_of_parameters_with_other_names(project: Project) -> None:
     project.refused("JP007", *wrong, "--convert", "z=trees.py::renamed", says=("--convert names `z`",))
     computes = ("does not only move arrays", "['dense']['kernel']")
     project.refused("JP018", *wrong, "--convert", "trees.py::doubled", says=computes)
+    depends = ("in other places where their numbers are others",)
+    project.refused("JP018", *wrong, "--convert", "trees.py::by_size", says=depends)
+
+
+def test_a_batch_that_is_made_like_the_parameters_is_not_renamed(project: Project) -> None:
+    project.write("trees.py", TREES)
+    given = ("--inputs", "trees.py::two_pairs", "--convert", "params=trees.py::swapped")
+    found = project.run("verify", "trees.py::pairs", "--against", "trees.py::of_pairs", *given)
+    assert "derived for all inputs" in found.words, found.stderr

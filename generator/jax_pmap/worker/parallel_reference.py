@@ -85,8 +85,9 @@ class ParallelReference:
         given, first = copied(values), self.given
         if self.renaming is None:
             return self.calling(put(given, self.axes, self.layout, self.count, first))
-        given, first = self.renaming.back((given, first))
-        return self.renaming.forward(self.calling(put(given, self.axes, self.layout, self.count, first)))
+        given, first = self.renaming.back(given, self.count), self.renaming.back(first)
+        out = self.calling(put(given, self.axes, self.layout, self.count, first))
+        return self.renaming.results(out)
 
     def shapes(self, values: Values) -> Any:
         """The results of one device by their shapes, where it has values like these."""
