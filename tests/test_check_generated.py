@@ -205,3 +205,43 @@ def test_a_generated_file_that_cannot_be_decoded(project: Project) -> None:
     Path("made_pmap.py").write_bytes(header("jax-pmap gen x.py::f").encode() + b"x = '\xff'\n")
     result = project.run("check")
     assert (result.exit_code, codes(result)) == (2, ["JP005"])
+
+
+LOOKS = """
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+
+try:
+    from local import FACTOR
+except ImportError:
+    FACTOR = 1
+try:
+    SCALE = json.loads(Path("scale.json").read_text())
+except FileNotFoundError:
+    SCALE = 1
+
+
+def total(x):
+    return FACTOR * SCALE * jnp.sum(x)
+"""
+
+
+def test_files_that_were_looked_for_and_are_there_now(project: Project) -> None:
+    """Of a generated file, and of one that was edited and accepted."""
+    project.write("stats.py", LOOKS)
+    assert project.run("gen", "total", "-q", "-o", "total_pmap.py", "--arg", "x=f32[24]").exit_code == 0
+    text = Path("total_pmap.py").read_text()
+    # Of the constants of the source, it has what they are now.
+    edited = text.replace("FACTOR", "1").replace("SCALE", "1").replace("import 1, 1", "import total as whole")
+    Path("own_pmap.py").write_text(edited)
+    assert project.run("check", "--accept", "own_pmap.py").exit_code == 0
+    assert project.run("check").exit_code == 0
+    assert project.run("check").workers == 0
+    for name, content in (("local.py", "FACTOR = 3\n"), ("scale.json", "5")):
+        project.write(name, content)
+        found = project.run("check", "own_pmap.py")
+        assert codes(found) == ["JP152"], name
+        assert project.run("check", "total_pmap.py").workers == 1
+        Path(name).unlink()

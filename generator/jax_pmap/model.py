@@ -809,6 +809,8 @@ class Verified:
     split: tuple[str, ...] = ()
     #: Its source, where that was asked for.
     inspected: Inspected | None = None
+    #: The files that were imported or read.
+    files: tuple[str, ...] = ()
 
 
 # --- the question -------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from jax_pmap.emit.header import USES, Header, uses_line
 from jax_pmap.files import ACCEPTED, inspect_seal, is_generated, seal, write_code
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
-from jax_pmap.sources import decode, project_files
+from jax_pmap.sources import decode
 from jax_pmap.syntax.parse import ParsedSource, parse
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
@@ -132,8 +132,6 @@ def _early(each: Task, cache: Cache, fix: bool, run: bool, accept: bool) -> Outc
         each.python or request.python, request.directory, read_config(request.directory).python
     )
     key = digest("generated", str(each.path), each.text, machine_digest(interpreter.path))
-    if state != "generated":
-        key = digest(key, *_python_of(request.directory))
     kept = cache.get(key)
     if kept is not None and unchanged(kept["files"]) and not (fix and _changed(recorded)):
         return Outcome(())
@@ -186,12 +184,6 @@ def _source_of(request: Request) -> ParsedSource:
             raise
         source = found.forwarding(())
     return parse(source)
-
-
-def _python_of(directory: Path) -> list[str]:
-    """Names and hashes of all Python files of a project: what an edited file may use is not recorded."""
-    files = [str(path) for path in project_files(project_root(directory), (".py",))]
-    return [f"{name} {found}" for name, found in file_digests(files).items()]
 
 
 def _edited(each: Task, recorded: Recorded) -> Finding:
@@ -269,15 +261,20 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
             return Outcome((_unasked(each, recorded.line, result),))
         return Outcome((_unproved(each, recorded, result),))
     if _body(result.code) == _body(each.text) and not is_unproved(recorded.command):
-        source = request.directory / recorded.source.partition("::")[0]
-        settings = project_root(request.directory) / PYPROJECT
-        cache.put(key, {"files": file_digests(sorted({*users(result.files), str(source), str(settings)}))})
+        _keep(cache, key, request, recorded, result.files)
         if not fix or not _changed(recorded):
             return Outcome(())
     if fix:
         write_code(each.path, result.code)
         return Outcome((), 1)
     return Outcome((_stale(each, recorded, _changed(recorded), result.code),))
+
+
+def _keep(cache: Cache, key: str, request: Request, recorded: Recorded, files: Iterable[str]) -> None:
+    """Remember that nothing was found, until one of the `files` that were imported or read changes."""
+    source = request.directory / recorded.source.partition("::")[0]
+    settings = project_root(request.directory) / PYPROJECT
+    cache.put(key, {"files": file_digests(sorted({*users(files), str(source), str(settings)}))})
 
 
 # --- holding an edited one against its source ---------------------------------------------
@@ -296,7 +293,7 @@ def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept
             return Outcome((_unasked(each, recorded.line, result),))
         return Outcome((_not_equal(each, recorded, result, accept),))
     if not accept:
-        cache.put(key, {"files": {}})
+        _keep(cache, key, request, recorded, result.files)
         return Outcome(())
     text = accepted(each.text, made_of(_source_of(request)), result.evidence)
     write_code(each.path, text, force=True)

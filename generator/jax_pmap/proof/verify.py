@@ -700,7 +700,9 @@ class _Verification:
             raise RefusalError(dataclasses.replace(refusal, found=found))
         modes = self._modes(able[-1], question, layout, loaded)
         notes = (*self._notes(layout, able, loaded), *modes)
-        return self._found(layout, question, derivation, able, loaded, notes)
+        files = able[-1].session.ask(protocol.LoadedFiles(), "listing what was imported")
+        found = self._found(layout, question, derivation, able, loaded, notes)
+        return dataclasses.replace(found, files=files)
 
     def _found(
         self,

@@ -3,11 +3,14 @@
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 #: What is no file of anybody's, and another one each time.
 _VOLATILE = ("/dev/", "/proc/", "/sys/")
 _paths: set[str] = set()
+#: Modules that an `import` asked for.
+_asked: set[str] = set()
 
 
 @functools.cache
@@ -18,11 +21,30 @@ def watch() -> None:
 
 
 def opened() -> list[str]:
-    """The files that were opened for reading and are still there."""
-    return [path for path in sorted(_paths) if not path.startswith(_VOLATILE) and os.path.isfile(path)]
+    """The files that were opened for reading, or looked for: those that are not there, too.
+
+    Code that falls back on something else without one is other code as soon as there is one.
+    """
+    found = {*_paths, *(path for name in list(_asked) for path in _missing(name))}
+    return [path for path in sorted(found) if not path.startswith(_VOLATILE) and not os.path.isdir(path)]
+
+
+def _missing(name: str) -> Iterator[str]:
+    """Where the source of a module would be that was asked for and is not there."""
+    if name in sys.modules:
+        return
+    package, _, last = name.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ()) if package else sys.path
+    for folder in folders:
+        for file in (f"{last}.py", os.path.join(last, "__init__.py")):
+            path = os.path.abspath(os.path.join(folder, file))
+            if not os.path.exists(path):
+                yield path
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "import":
+        _asked.add(arguments[0])
     if event != "open":
         return
     path, _, flags = arguments
