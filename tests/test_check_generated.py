@@ -245,3 +245,51 @@ def test_files_that_were_looked_for_and_are_there_now(project: Project) -> None:
         assert codes(found) == ["JP152"], name
         assert project.run("check", "total_pmap.py").workers == 1
         Path(name).unlink()
+
+
+EDITED = """
+import jax.numpy as jnp
+
+
+def error(x, y):
+    return jnp.mean((x - y) ** 2)
+"""
+#: Edits of what stands around the mapped function: what they make of the first text, and what is said of it.
+AROUND = [
+    ("    yield from ahead\n", "", "of 2 batches `place` gives 1"),
+    ("return jax.device_put(leaf", "return 2 * jax.device_put(leaf", "arrays of jax"),
+    (
+        "            return leaf\n",
+        "            return leaf[:: 1 - 2 * path[0].idx]\n",
+        "batches that `place` puts",
+    ),
+    ("raise ValueError(", "print(", "of shape (B, 1), which it does not refuse"),
+]
+
+
+def test_edits_around_the_mapped_function_are_proved_too(project: Project) -> None:
+    """What the drop-in does with arrays of jax, with what `place` has put ahead, and with other ranks."""
+    project.write("stats.py", EDITED)
+    words = ("--arg", "x=f32[24]", "--arg", "y=f32[24]", "--helper", "place")
+    assert project.run("gen", "error", "-q", "-o", "error_pmap.py", *words).exit_code == 0
+    text = Path("error_pmap.py").read_text()
+    for before, after, says in AROUND:
+        assert before in text
+        Path("error_pmap.py").write_text(text.replace(before, after))
+        refused = project.run("check", "--accept", "error_pmap.py")
+        assert codes(refused) == ["JP151"], after
+        assert says in refused.stdout
+    Path("error_pmap.py").write_text(text.replace("len(ahead) > 1", "len(ahead) > 3"))
+    assert project.run("check", "--accept", "error_pmap.py").exit_code == 0
+
+
+def test_rows_that_a_file_says_it_drops_are_no_error_of_an_edit(project: Project) -> None:
+    project.write("stats.py", "import jax.numpy as jnp\n\n\ndef mean(x):\n    return jnp.mean(x)\n")
+    words = ("--arg", "x=f32[24]", "--remainder", "drop")
+    assert project.run("gen", "mean", "-q", "-o", "mean_pmap.py", *words).exit_code == 0
+    text = Path("mean_pmap.py").read_text()
+    others = text.replace("np.arange(rows // count * count)", "np.arange(rows % count, rows)")
+    for edited, found in ((others, ["JP151"]), (text.replace("AXIS", "ROWS"), [])):
+        assert edited != text
+        Path("mean_pmap.py").write_text(edited)
+        assert codes(project.run("check", "--accept", "mean_pmap.py")) == found

@@ -1315,3 +1315,157 @@ def test_what_the_reference_changes_in_place_is_compared(shared: Project) -> Non
     for name in ("averaged", "forgotten"):
         says = ("`seen['sum']` ",)
         shared.refused("JP045", "verify", f"tally.py::{name}", *given, says=says, exit_code=1)
+
+
+HANDED = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import lax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    shard_map = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+
+
+    def slope(x, y):
+        return jnp.mean(x * y)
+
+
+    def halved(x, y):
+        return x / 2
+
+
+    mapped = {"in_specs": (P("d"), P("d")), "out_specs": P()}
+    plain = jax.jit(shard_map(lambda x, y: lax.pmean(slope(x, y), "d"), **mapped))
+    divided = NamedSharding(mesh, P("d"))
+    # Takes with it only what is divided already.
+    giving = jax.jit(halved, in_shardings=(divided, divided), donate_argnums=0)
+
+
+    def is_concrete(x):
+        return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+
+
+    def doubled(x, y):
+        return plain(2 * x if is_concrete(x) else x, y)
+
+
+    def reversed_when_divided(x, y):
+        return plain(x[::-1] if is_concrete(x) and len(x.devices()) > 1 else x, y)
+
+
+    def of_numpy(x, y):
+        if is_concrete(x):
+            raise TypeError("NumPy, please")
+        return plain(x, y)
+"""
+PAIR = ("--arg", "x=f32[24]", "--arg", "y=f32[24]")
+
+
+@pytest.mark.parametrize(
+    ("name", "against", "says"),
+    [
+        ("doubled", "slope", "It shows on arrays of jax"),
+        ("reversed_when_divided", "slope", "It shows on arrays that are divided over the devices"),
+        ("giving", "halved", "takes the arrays of `x` with it"),
+    ],
+)
+def test_arrays_of_jax_are_handed_over_as_well(shared: Project, name: str, against: str, says: str) -> None:
+    shared.write("handed.py", HANDED)
+    words = ("verify", f"handed.py::{name}", "--against", f"handed.py::{against}", *PAIR)
+    shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+def test_what_takes_arrays_of_numpy_alone_is_no_error(shared: Project) -> None:
+    shared.write("handed.py", HANDED)
+    found = shared.run("verify", "handed.py::of_numpy", "--against", "handed.py::slope", *PAIR)
+    assert found.exit_code == 0, found.stderr
+    assert "given arrays of jax it fails: TypeError: NumPy, please" in found.words
+    assert (
+        "fails" not in shared.run("verify", "handed.py::plain", "--against", "handed.py::slope", *PAIR).words
+    )
+
+
+CONSTANTS = """
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+
+    def reduced(x, mode="mean", times=2):
+        for _ in range(times):
+            x = jnp.tanh(x)
+        if mode == "mean":
+            return jnp.mean(x)
+        return jnp.max(x)
+
+
+    def mapped(function, x):
+        rows = x.reshape(jax.device_count(), -1)
+        return jax.pmap(function, axis_name="i", out_axes=None)(rows)
+
+
+    def averaged(x, mode="mean", times=2):
+        return mapped(lambda x: lax.pmean(reduced(x, mode, times), "i"), x)
+
+
+    def right(x, mode="mean", times=2):
+        over_devices = lax.pmean if mode == "mean" else lax.pmax
+        return mapped(lambda x: over_devices(reduced(x, mode, times), "i"), x)
+
+
+    def twice(x, mode="mean", times=2):
+        return right(x, mode, 2)
+
+
+    def only(x, times=2):
+        return mapped(lambda x: lax.pmean(reduced(x, "mean", times), "i"), x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("averaged", 1, "with `mode='no_mean_mean'`"),
+        ("right", 0, ""),
+        ("twice", 0, "it is equal for `times=2`, and nothing is said of others"),
+        ("only", 0, "does not take `mode`"),
+    ],
+)
+def test_constants_that_nothing_names_are_tried(shared: Project, name: str, code: int, says: str) -> None:
+    shared.write("constants.py", CONSTANTS)
+    words = ("verify", f"constants.py::{name}", "--against", "constants.py::reduced", "--arg", "x=f32[24]")
+    found = shared.run(*words, "--static", "mode", "--static", "times")
+    assert found.exit_code == code, found.stderr
+    assert says in found.words
+    assert says or "nothing is said" not in found.words
+
+
+CAPACITY = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+
+    def kept(x, capacity=1000.0):
+        \"\"\"The mean of the first positive rows, as many as there is room for.\"\"\"
+        positive = (x > 0).astype(x.dtype)
+        return jnp.mean(x * positive * (jnp.cumsum(positive) <= capacity))
+
+
+    @functools.partial(jax.pmap, axis_name="d", out_axes=None)
+    def p_kept(x):
+        return lax.pmean(kept(x), "d")
+"""
+
+
+def test_a_capacity_that_few_rows_do_not_fill(shared: Project) -> None:
+    shared.write("capacity.py", CAPACITY)
+    words = ("verify", "capacity.py::p_kept", "--against", "capacity.py::kept", "--arg", "x=f32[24]")
+    shared.refused("JP045", *words, says=("with a batch of 32792",), exit_code=1)

@@ -676,7 +676,12 @@ class _Verification:
             if run not in able:
                 return
             asked = protocol.ProveParallel(
-                compared, called, run.devices, with_given=run is able[-1], unshown=self.unshown
+                compared,
+                called,
+                run.devices,
+                with_given=run is able[-1],
+                unshown=self.unshown,
+                remainder=self.request.remainder,
             )
             answer = run.session.ask(asked, f"proving on {run.devices} devices")
             run.checks, run.equal_draws = answer.checks, answer.equal_draws
@@ -691,6 +696,8 @@ class _Verification:
                 run.checks[-1].batch % run.devices == 0
                 and (failure := run.failure()) is not None
                 and failure.what not in ("changed", "deleted", "keys")
+                and failure.on not in protocol.WAYS
+                and not failure.on.endswith(protocol.NOT_REFUSED)
                 for run in failed
             )
             if derived and contradicted and refusal.code == "JP045":
@@ -797,9 +804,11 @@ class _Verification:
             others = [value for asked, value in self.target.facts.compared if asked == name]
             if argument["none"] and "None" in others:
                 yield f"`{name}` is None in these inputs; what the two do with another one is not compared"
-            if name not in question.roles.statics or argument["none"]:
+            if name not in question.roles.statics or argument["none"] or name in self.left_out:
                 continue
-            for value in {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others))):
+            unlike = _unlike(given, others)
+            compared = {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others)))
+            for value in [*compared, *([unlike] if unlike else [])]:
                 if value == given:
                     continue
                 # Another mode may return something else: what feeds the next call is not known.
@@ -815,6 +824,12 @@ class _Verification:
                     yield (
                         f"with `{name}={value}` the reference runs and `{self.name}` fails: "
                         f"{error_line(failure.error)}"
+                    )
+                    continue
+                if not others:
+                    yield (
+                        f"with `{name}={value}` `{self.name}` gives something else than the reference: it is "
+                        f"equal for `{name}={given}`, and nothing is said of others"
                     )
                     continue
                 run.checks = [dataclasses.replace(answer.checks[-1], alone=True)]
@@ -875,7 +890,7 @@ class _Verification:
         run, check, failure = failed[0], failed[0].checks[-1], failed[0].checks[-1].failure
         assert failure is not None
         where = f"on {run.devices} devices" + (f", call {failure.step + 1}" if failure.step else "")
-        where += f" with a batch of {check.batch}" if check.resized else ""
+        where += f" with a batch of {check.batch}" if check.resized or check.uneven else ""
         where += f" with `{mode}`" if mode else ""
         # What failed was not compared.
         code, verb, details = "JP045", "differs", tuple[str, ...]()
@@ -992,6 +1007,20 @@ def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
     for roles in candidates:
         known.append(roles)
         yield roles
+
+
+def _unlike(given: str, others: Sequence[str]) -> str | None:
+    """A constant like `given` that is none of the `others` it is compared with: what is left to `else`.
+
+    None of a text that is compared with nothing, which may be any name, and of what is no text or number.
+    """
+    try:
+        known = [ast.literal_eval(each) for each in (given, *others)]
+    except (ValueError, SyntaxError):
+        return None
+    if others and all(type(each) is str for each in known):
+        return repr("_".join(("no", *map(str, known))))
+    return repr(max(known) + 1) if all(type(each) is int for each in known) else None
 
 
 def _compared(check: protocol.Check) -> Iterator[Check]:

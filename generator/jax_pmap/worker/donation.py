@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from . import prove
-from .arguments import Values, map_batch
+from .arguments import Values
 from .comparing import Parallel
-from .leaves import category
+from .handed import on_all, on_first
 from .protocol import Check, Failure
 from .prove import Differs
 from .trials import Emitted
@@ -51,33 +51,13 @@ def check_donation(
                 raise Differs(Failure("deleted", argument=name))
         return out
 
-    def spread(leaf: Any, spec: PartitionSpec) -> Any:
-        return jax.device_put(leaf, NamedSharding(mesh, spec)) if category(leaf) == "array" else leaf
+    def on_devices(values: Values) -> Values:
+        return on_all(values, question.axes, question.statics, mesh)
 
-    def on_all(values: Values) -> Values:
-        def split(leaf: Any, axis: int) -> Any:
-            return spread(leaf, PartitionSpec(*[None] * axis, axis_name))
+    def on_device(values: Values) -> Values:
+        return on_first(values, question.statics)
 
-        whole = {
-            name: value
-            if name in question.statics
-            else jax.tree.map(lambda leaf: spread(leaf, PartitionSpec()), value)
-            for name, value in values.items()
-        }
-        given = map_batch(values, question.axes, split)
-        # A leaf of a mixed argument that is no batch goes to all devices as well.
-        return {name: given[name] if name in question.axes else whole[name] for name in values}
-
-    def on_first(values: Values) -> Values:
-        first = jax.devices()[0]
-        return {
-            name: value
-            if name in question.statics
-            else jax.tree.map(lambda x: jax.device_put(x, first) if category(x) == "array" else x, value)
-            for name, value in values.items()
-        }
-
-    for place in (on_first, on_all):
+    for place in (on_device, on_devices):
         placed = copy.copy(expected)
         placed.results = expected.results[:2]
         with prove.x64(question.precision("given")):

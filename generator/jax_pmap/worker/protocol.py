@@ -1259,6 +1259,12 @@ Dtypes = Literal["given", "float64"]
 Form = Literal["constant", "dtype", "shape", "structure", "type"]
 
 
+#: Ways in which a caller hands arrays over, beside those of NumPy; see `Failure.on`.
+WAYS = ("arrays of jax", "arrays that are divided over the devices", "batches that `place` puts there")
+#: Behind a form of the inputs that emitted code raises for; see `Failure.on`.
+NOT_REFUSED = ", which it does not refuse"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The first difference that a run found."""
@@ -1556,3 +1562,5 @@ class ProveParallel(Request[Checks]):
     with_given: bool
     #: Batches for which it was not derived.
     unshown: tuple[int, ...] = ()
+    #: What it says of itself that it does with rows that devices do not share evenly, see `Prove.remainder`.
+    remainder: str = "error"

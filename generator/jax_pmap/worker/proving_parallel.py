@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 
-from . import arguments, nans, noise, protocol, prove, strengthen, telling
+from . import arguments, handed, nans, noise, protocol, prove, strengthen, telling
 from .apart import apart
 from .arguments import Packed, Values
 from .calling import Calling
 from .comparing import Parallel
+from .distance import distance
 from .drawn_keys import DRAWING
 from .few import check_few
 from .generator import repeat_draws
@@ -20,7 +21,7 @@ from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
 from .jaxpr.versions import shard_map_specs
 from .jaxpr.walk import equations
-from .leaves import category
+from .leaves import category, is_float
 from .parallel import (
     MOST_LAYOUTS,
     Caller,
@@ -32,12 +33,13 @@ from .parallel import (
     inconsistent,
     layouts,
 )
-from .protocol import Call, Calls, Check, Checks, Failure, Problem, Raised
+from .protocol import NOT_REFUSED, WAYS, Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
 from .sizes import check_odd, check_ragged, check_sizes, run_large
 from .target import current
 from .trials import Question, Trials
+from .uneven import check_uneven
 
 #: What draws random numbers, and does not only make keys.
 DRAWS = DRAWING | {"rng_uniform"}
@@ -186,8 +188,15 @@ class _Written:
             yield check_apart(self.parallel, program, size)
         caller, donated = self.make(given), self.asked.comparison.donated
         if not caller.raw:
-            changed = check_arguments(trials.question, self.calling, given, count, size, donated)
-            yield [*check_ragged(self.parallel), *changed]
+            if self.asked.remainder == "drop":
+                base = arguments.batch_size(question.data[0], question.axes)
+                yield check_uneven(self.parallel, self.calling.function, base, "drop")
+            else:
+                yield check_ragged(self.parallel)
+            yield check_arguments(trials.question, self.calling, given, count, size)
+            yield self.handed(given, donated)
+            if handed.beside_emitted(self.calling.function) and not question.repeat:
+                yield self.forms(given)
         with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
             result = caller.laid_out(given.values[0])
             wrong = None if caller.raw else numbers_for_arrays(question, result)
@@ -214,6 +223,65 @@ class _Written:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)
 
+    def handed(self, given: Trial, donated: Sequence[str]) -> Sequence[Check]:
+        """A failure where arrays of jax give other results than those of NumPy, or a call takes them with it.
+
+        All other runs hand over arrays of NumPy.
+        """
+        question = self.trials.question
+        shares = question.shares(self.size, self.count)
+        _, allowed = self.trials.at("given", 0, self.size, shares)
+        with prove.x64(question.x64):
+            others = [*handed.ways(given.values[0], question.axes, question.statics)]
+            placed = handed.placer(self.calling.function)
+        about = Check(self.count, "given", self.size, 1, alone=True)
+        call = self.make(given)
+
+        def ahead(values: Values) -> Any:
+            assert placed is not None
+            values.update(placed(values))
+            return call(values)
+
+        for way, values in [*others, *([(WAYS[2], dict(given.values[0]))] if placed else [])]:
+            first = handed.first_call(given, values)
+            check = self.parallel.run(about, first, allowed, shares, call=ahead if way == WAYS[2] else call)
+            if check.raised is not None and way != WAYS[2]:
+                # What lies on devices already has to lie where the function wants it.
+                if way == WAYS[0]:
+                    said = f"{check.raised.type}: {check.raised.message}"
+                    self.notes.append(f"it takes arrays of NumPy alone; given {way} it fails: {said}")
+                continue
+            if check.failure is not None:
+                return [dataclasses.replace(check, failure=dataclasses.replace(check.failure, on=way))]
+            gone = [name for name in handed.taken(values) if name not in donated]
+            if gone:
+                return [dataclasses.replace(about, failure=Failure("deleted", argument=gone[0]))]
+        return ()
+
+    def forms(self, given: Trial) -> Sequence[Check]:
+        """A failure where generated code that was edited takes arrays of another form, and is not equal then.
+
+        As it was emitted it raises for them, where it is not equal. Of code written by hand nobody says which
+        forms it is for.
+        """
+        question = self.trials.question
+        for form, values in handed.forms(given.values[0], question.axes):
+            try:
+                with prove.x64(question.x64):
+                    trial = Trial(question.reference, values, (), 1)
+                    got = self.make(trial)(values) if trial.finite else None
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
+                continue
+            failure = prove.same_form(got, trial.results[0]) if trial.finite else None
+            if failure is None and trial.finite:
+                failure = roughly(got, trial.results[0])
+            if failure is not None:
+                failure = dataclasses.replace(failure, on=f"{form}{NOT_REFUSED}")
+                return [Check(self.count, "given", self.size, 1, alone=True, failure=failure)]
+        return ()
+
     def unshown(self, sizes: Sequence[int]) -> Sequence[Check]:
         """A run on the most rows of `sizes` for which deriving came to no end; a note where there is none."""
         large = run_large(self.parallel, sizes[::-1])
@@ -223,6 +291,21 @@ class _Written:
             said = f"{large.raised.type}: {large.raised.message}"
             self.notes.append(f"a batch of {large.batch:,} fails on {self.count} devices: {said}")
         return [large] if large is not None and large.raised is None else []
+
+
+def roughly(got: Any, want: Any) -> Failure | None:
+    """The first output of which half of the digits are others, where rounding is not measured."""
+    for index, ((path, leaf), target) in enumerate(
+        zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
+    ):
+        if category(leaf) == "opaque":
+            continue
+        left, right = prove.host(leaf), prove.host(target)
+        error, scale = distance(left, right)
+        bound = scale * float(jax.numpy.finfo(left.dtype).eps) ** 0.5 if is_float(leaf) else 0.0
+        if not error <= bound:
+            return prove.wrong_value(left, right, bound, path, index)
+    return None
 
 
 def numbers_for_arrays(question: Question, result: Any) -> Failure | None:
@@ -360,34 +443,11 @@ def check_apart(parallel: Parallel, program: Caller, size: int) -> list[Check]:
     return [dataclasses.replace(check, alone=True) for check in found]
 
 
-def check_arguments(
-    question: Question,
-    calling: Calling,
-    given: Trial,
-    count: int,
-    size: int,
-    donated: Sequence[str],
-) -> list[Check]:
-    """A failure where a drop-in changes or takes what it is called with, and the reference does not."""
+def check_arguments(question: Question, calling: Calling, given: Trial, count: int, size: int) -> list[Check]:
+    """A failure where a drop-in changes what it is called with, and the reference does not."""
     values = given.values[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
         changed = changed_in_place(calling, values)
         kept = set(changed) - set(changed_in_place(question.traceable, values) if changed else ())
-        taken = [name for name in given_up(calling, values) if name not in donated]
     found = [Failure("changed", argument=path) for path in changed if path in kept]
-    found += [Failure("deleted", argument=name) for name in taken]
     return [Check(count, "given", size, alone=True, failure=failure) for failure in found[:1]]
-
-
-def given_up(calling: Calling, values: Values) -> list[str]:
-    """Arguments of which a call takes arrays with it that lie on a device (``donate_argnums``)."""
-    given = {
-        name: jax.tree.map(lambda x: jax.numpy.array(x) if category(x) == "array" else x, value)
-        for name, value in values.items()
-    }
-    jax.block_until_ready(calling(dict(given)))
-
-    def is_gone(leaf: Any) -> bool:
-        return isinstance(leaf, jax.Array) and leaf.is_deleted()
-
-    return [name for name, value in given.items() if any(map(is_gone, jax.tree.leaves(value)))]

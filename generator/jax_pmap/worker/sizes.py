@@ -82,7 +82,8 @@ def check_sizes(
     # Where all is derived, so is a batch of thousands.
     minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
     rows = 0 if question.derived else fine_rows(question, laid_out, base // count * count, count)
-    if not narrow and lies_on > 1 and not minds and not rows:
+    # A capacity may be beyond what any few rows fill.
+    if not narrow and lies_on > 1 and not minds and not rows and not question.found.stuck:
         return checks, notes
     # What chunks of some size leave over shows on shares of a prime number, which not all functions take.
     for sizes in ((max(rows, PRIME * count),), ()):
