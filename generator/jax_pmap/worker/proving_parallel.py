@@ -195,7 +195,7 @@ class _Written:
                 yield check_ragged(self.parallel)
             yield check_arguments(trials.question, self.calling, given, count, size)
             yield self.handed(given, donated)
-            if handed.beside_emitted(self.calling.function) and not question.repeat:
+            if handed.emitted_namespace(self.calling.function) and not question.repeat:
                 yield self.forms(given)
         with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
             result = caller.laid_out(given.values[0])
