@@ -429,10 +429,15 @@ import jax.numpy as jnp
 class Options:
     kind: str
     rate: float = 0.1
+    start: dict = dataclasses.field(default_factory=lambda: {"w": jnp.ones(3)})
 
 
 def reduced(options, errors):
     return options.rate * getattr(jnp, options.kind)(errors)
+
+
+def itself(options):
+    return options
 
 
 class Fit:
@@ -458,6 +463,9 @@ class Fit:
     def handed_on(self, w, x):
         options = self.options
         return reduced(options, (x @ w) ** 2)
+
+    def whole(self, w, x):
+        return reduced(itself(self.options), (x @ w) ** 2)
 
     def along(self, w, x):
         return jnp.mean(x * w, axis=self.axis).sum()
@@ -514,7 +522,7 @@ def make(kind):
 def main(kind="mean", fit=Fit):
     w, x = jnp.ones(3), jnp.ones((24, 3))
     for name in (
-        "looked_up", "function", "unnamed", "handed_on", "along", "branch", "by_method", "derived",
+        "looked_up", "function", "unnamed", "handed_on", "whole", "along", "branch", "by_method", "derived",
         "counted", "compiled", "untold", "several",
     ):
         getattr(fit(kind), name)(w, x)
@@ -533,6 +541,7 @@ if __name__ == "__main__":
         ("Fit.function", "self.reduce != jnp.mean"),
         ("Fit.unnamed", 'contents(self.apart)[0] != "'),
         ("Fit.handed_on", 'self.options.kind != "mean"'),
+        ("Fit.whole", "(type(self.options).__qualname__, self.options.kind"),
         ("Fit.along", "self.axis != 0"),
         ("Fit.branch", ""),
         ("Fit.several", 'self.kinds != ["mean"]'),

@@ -143,6 +143,68 @@ def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(proje
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
 
 
+def test_object_of_a_class_that_a_function_makes_is_told_from_others(project: Project) -> None:
+    """They have one name, and what decides is a variable of the function, or stands in another such class."""
+    write(
+        project,
+        """\
+        from functools import partial
+
+        from flax.core import freeze
+
+        def make(axis):
+            @dataclasses.dataclass(frozen=True)
+            class Centre:
+                scale: float = 2.0
+
+                def __call__(self, x):
+                    return self.scale * (x - x.mean(axis, keepdims=True))
+            return Centre
+
+        @dataclasses.dataclass(frozen=True)
+        class Layer:
+            kind: type
+            settings: object = freeze({"scale": 2.0})
+
+            def __call__(self, x):
+                return self.kind(**self.settings)(x)
+
+        @partial(jax.jit, static_argnums=1)
+        def f(x, centre):
+            return jnp.abs(centre(x)).mean()
+
+        def made():
+            return rows(24), make(-1)()
+
+        def held():
+            return rows(24), Layer(make(-1))
+        """,
+    )
+    for name in ("made", "held"):
+        made = project.run("gen", "f.py::f", "--inputs", f"f.py::{name}", "-o", f"{name}_pmap.py", "--no-run")
+        assert made.exit_code == 0, made.stderr
+    code = textwrap.dedent("""\
+        import f, held_pmap, made_pmap
+        for module, wrapped in ((made_pmap, lambda kind: kind()), (held_pmap, f.Layer)):
+            module.f(f.rows(24), wrapped(f.make(-1)))
+            try:
+                module.f(f.rows(24), wrapped(f.make(0)))
+            except ValueError as error:
+                assert "`centre` is not the" in str(error), error
+            else:
+                raise AssertionError(module)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.folder,
+        env=simulated(3),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_object_that_is_the_default_may_have_changed_since(project: Project) -> None:
     """It is the default still; what is read of it, or all that is in it, is compared."""
     write(

@@ -517,7 +517,7 @@ def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tu
         inside = [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         inside = [(f"{path}.{name}", getattr(value, name)) for name in value._fields]
-    elif value and type(value) in (list, tuple) and all(isinstance(each, (str, bytes)) for each in value):
+    elif type(value) in (list, tuple) and value and all(isinstance(each, (str, bytes)) for each in value):
         yield path, value
         return
     elif isinstance(value, (list, tuple)):
