@@ -564,6 +564,50 @@ def test_what_the_object_and_the_functions_around_hold_is_compared(shared, targe
     assert [each[: len(test)] for each in tests] == ([test] if test else [])
 
 
+AGENT = """
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Net(struct.PyTreeNode):
+    step: int
+    kind: str = struct.field(pytree_node=False)
+    layers: dict
+
+    def __call__(self, x, layers):
+        return getattr(jnp, self.kind)((x @ sum(jax.tree.leaves(layers))) ** 2)
+
+    def bound(self):
+        return functools.partial(self)
+
+
+class Agent(struct.PyTreeNode):
+    net: Net
+
+    @jax.jit
+    def update(self, x):
+        value, grads = jax.value_and_grad(lambda layers: self.net.bound()(x, layers))(self.net.layers)
+        layers = jax.tree.map(lambda w, g: w - 0.1 * g, self.net.layers, grads)
+        return self.replace(net=self.net.replace(step=self.net.step + 1, layers=layers)), value
+
+
+def inputs():
+    layers = {f"layer{i}": {"dense": {"w": jnp.full(3, 0.1 * i)}} for i in range(30)}
+    return Agent(Net(1, "mean", layers)), jax.random.normal(jax.random.key(0), (24, 3))
+"""
+
+
+def test_an_object_of_many_parts_is_told_without_the_numbers_that_a_step_changes(shared):
+    """Its counter is a number of Python in the first call, and an array in the second."""
+    shared.write("agent.py", AGENT)
+    made = shared.run("gen", "agent.py::Agent.update", "--inputs", "agent.py::inputs", "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    assert "if contents(self.net, scales=False)[0] != " in made.stdout
+
+
 def test_a_function_that_nothing_tells_from_others_is_refused(shared):
     shared.write("holds.py", HOLDS)
     words = ("holds.py::Fit.untold", "--run", "python holds.py", "--in-place", "--diff", "--no-run")

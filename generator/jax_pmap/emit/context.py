@@ -164,6 +164,7 @@ class Context:
             "across": self._across,
             **over_devices(n, self._told_layers(), plan.in_maps, self.unit.intercepted),
             "contents": self._told() or self.partition.wrapped,
+            "scales": any(leaf.identity and leaf.dtype != "function" for leaf in plan.captured),
             "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
             "before": [*self._switches(), *self.partition.before(), *self._fit_line()],
@@ -873,7 +874,8 @@ class Context:
                 yield guard
         if rows := [row for row in rows if row not in apart]:
             yield self._at_once(rows, tuple_source([path for path, _ in rows]))
-        yield from (self._same(leaf) for leaf in self.plan.captured if leaf.identity)
+        for leaf in (leaf for leaf in self.plan.captured if leaf.identity):
+            yield self._same(leaf, "" if leaf.dtype == "function" else ", scales=False")
 
     def _at_once(self, rows: Sequence[tuple[str, str]], shown: str) -> dict[str, str]:
         """What compares several constants with their values, `rows` of both, and names what is `shown`."""
@@ -915,8 +917,8 @@ class Context:
         objects = [a for a in self.arguments if a.name in plan.mutated or (a.modes and not a.partition)]
         return [a.name for a in objects if plan.mutated and a.name not in around]
 
-    def _same(self, leaf: Leaf) -> dict[str, str]:
-        """What refuses a constant other than the one that the plan was observed with."""
+    def _same(self, leaf: Leaf, but: str = "") -> dict[str, str]:
+        """What refuses another constant than the plan was observed with, `but` for some of it."""
         imported = self._imported.get(leaf.imported)
         if imported is not None:
             name = leaf.imported.replace(":", ".")
@@ -935,7 +937,7 @@ class Context:
             "that use it, under this Python"
         )
         return {
-            "condition": f"{self.n.contents}({leaf.path})[0] != {string(leaf.identity)}",
+            "condition": f"{self.n.contents}({leaf.path}{but})[0] != {string(leaf.identity)}",
             "error": _value_error(message),
         }
 

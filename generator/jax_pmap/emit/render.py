@@ -44,8 +44,9 @@ def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
 def contents_source() -> str:
     """The helper `contents` of emitted code as a module of its own."""
     names = names_for("f", frozenset())
-    imports = import_block((), (), (), names, ("functools", "hashlib", "np", "sys", "types"))
-    return f"{imports}\n\n{environment().get_template('partials/contents.jinja').render(n=names)}"
+    imports = import_block((), (), (), names, ("functools", "hashlib", "jax", "np", "sys", "types"))
+    template = environment().get_template("partials/contents.jinja")
+    return f"{imports}\n\n{template.render(n=names, scales=True)}"
 
 
 def over_devices_source(layers: Sequence[str], in_maps: bool, axis_name: str) -> str:

@@ -46,7 +46,9 @@ def captured(request: protocol.FindCaptured) -> tuple[protocol.CapturedConstant,
     if node is None:
         return ()
     contents = load.define(request.code, "<jax-pmap>", request.name, {})
-    reader = _Reader(request, space, vars(target.module), lambda value: contents(value)[0])
+    reader = _Reader(
+        request, space, vars(target.module), lambda value, scales: contents(value, scales=scales)[0]
+    )
     around = {name: name for name in request.around if name in space and name not in request.hidden}
     roots = {request.receiver: request.receiver} if request.receiver in space else {}
     reader.follow(node, roots | around, space, own=True)
@@ -61,7 +63,7 @@ class _Reader:
         request: protocol.FindCaptured,
         space: Mapping[str, Any],
         tops: Mapping[str, Any],
-        digest: Callable[[Any], str],
+        digest: Callable[[Any, bool], str],
     ) -> None:
         self.request, self.space, self.tops, self.digest = request, space, tops, digest
         self.found: dict[str, protocol.CapturedConstant] = {}
@@ -296,7 +298,7 @@ class _Reader:
         if len(found) > MANY:
             with contextlib.suppress(Exception):
                 self.found[path] = protocol.CapturedConstant(
-                    path, "", self.digest(value), type(value).__name__
+                    path, "", self.digest(value, False), type(value).__name__
                 )
                 return
         for each, constant in found:
@@ -352,7 +354,7 @@ class _Reader:
     def _digest(self, path: str, value: Any) -> None:
         """Take what is told by its contents; where these cannot be read, by nothing."""
         try:
-            digest = self.digest(value)
+            digest = self.digest(value, True)
         except Exception:
             digest = ""
         kind = "function" if callable(value) else type(value).__name__
