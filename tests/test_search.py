@@ -1211,3 +1211,31 @@ def test_what_ties_arguments_to_the_batch_is_asked_for_one_number_of_rows(shared
     assert shared.run("plan", "tied.py::ranked", *given).exit_code == 1
     lines = {line for line in Path("traced.txt").read_text().splitlines() if len(set(line.split())) > 1}
     assert len(lines) <= 8, lines
+
+
+def test_arguments_of_time_are_told_how_to_name_the_axis_of_the_batch(project: Project) -> None:
+    """A size of the object stands in the way of the batch on the second axis, until that is named."""
+    write(
+        project,
+        """\
+        from flax import struct
+
+        class Agent(struct.PyTreeNode):
+            w: jax.Array
+            rows: int = struct.field(pytree_node=False)
+
+            @jax.jit
+            def loss(self, states, actions):
+                total = jnp.zeros(self.rows)
+                for step in range(3):
+                    total += (jnp.concatenate([states, actions], -1)[step] @ self.w) ** 2
+                return jnp.sum(total) / self.rows
+
+        def made():
+            return Agent(jnp.ones(12), 24), jnp.ones((3, 24, 8)), jnp.ones((3, 24, 4))
+        """,
+    )
+    words = ("gen", "f.py::Agent.loss", "--inputs", "f.py::made", "--in-place", "--diff", "--no-run")
+    options = "--shard states:1 --shard actions:1"
+    assert options in project.run(*words).words
+    assert project.run(*words, *options.split()).exit_code == 0

@@ -386,7 +386,7 @@ class Session:
             if any(file == str(self._worker / "server.py") for file, _ in frames):
                 for file, line in frames:
                     path = Path(file)
-                    if not INSTALLED.search(file) and path.parent != self._worker and path.is_file():
+                    if not INSTALLED.search(file) and self._worker not in path.parents and path.is_file():
                         return Span(shown_file(file, self.directory), int(line))
         return None
 

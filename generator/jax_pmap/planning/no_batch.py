@@ -59,6 +59,8 @@ def no_batch(
         reason += "; by their names and uses, they are parameters and state"
     hint = f"{'Take sizes from shapes, or name the batch' if error else 'Name it'}: --shard NAME or "
     hint += "--shard NAME:AXIS"
+    if option := other_axis(loaded):
+        hint += f", here maybe {option}"
     if replicated:
         options = " ".join(f"--replicate {each}" for each in replicated)
         reason += f"; `{options}` keeps that whole on every device"
@@ -71,6 +73,19 @@ def no_batch(
         reason += f". It also reads {_listed(target, enclosed)}, no arguments of it"
         hint = f"If that is the batch: {_pass_it(target, enclosed)}. If not: {hint[0].lower()}{hint[1:]}"
     return refused("JP040", reason, hint, where or target.facts.span)
+
+
+def other_axis(loaded: Loaded) -> str:
+    """``"--shard x:1 --shard y:1"``: arguments that are equally long along another axis than the first."""
+    places: dict[int, list[str]] = {}
+    for argument in loaded.described:
+        shapes = [leaf["shape"] for leaf in argument["leaves"] if leaf["shape"]]
+        for size in {size for shape in shapes[:1] for size in shape[1:] if size >= ROWS}:
+            axes = {shape.index(size) if size in shape else 0 for shape in shapes}
+            if len(axes) == 1 and 0 not in axes:
+                places.setdefault(size, []).append(f"--shard {argument['name']}:{axes.pop()}")
+    most = max(places.values(), key=len, default=[])
+    return " ".join(most) if len(most) > 1 else ""
 
 
 def with_enclosed(session: Session, target: Target, refusal: Refusal) -> Refusal:

@@ -49,7 +49,7 @@ from jax_pmap.planning.made_inside import (
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.minibatches import can_be_handed_out, cost, in_minibatches, minibatches_of
 from jax_pmap.planning.mutation import check_mutation, switches_ahead
-from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
+from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, other_axis, with_enclosed
 from jax_pmap.planning.notes import plan_notes
 from jax_pmap.planning.parts import in_parts
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
@@ -383,6 +383,9 @@ def _synchronised_or_refused(
             raise RefusalError(_said(case, refusal, tried, finder))
         return told
     if inside is not None and inside.code in COUPLED and not enclosed_arrays(session, target):
+        if option := other_axis(case.loaded):
+            hint = f"Name the batch where it is not along the first axis: {option}. {inside.hint}"
+            inside = dataclasses.replace(inside, hint=hint)
         raise RefusalError(inside)
     kept = case.request.replicate
     refused_here = no_batch(session, target, case.loaded, finder.trace_error, kept, finder.only_state)
@@ -642,11 +645,13 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
                     target.facts.span,
                 )
             if size < (wanted or LARGEST_COUNT):
+                option = other_axis(loaded)
                 return Refusal(
                     "JP041",
                     f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: a batch of {size} is smaller than "
                     f"the {wanted or LARGEST_COUNT} devices of the proof",
-                    f"Give example inputs with a batch of at least {2 * (wanted or LARGEST_COUNT)}",
+                    f"Give example inputs with a batch of at least {2 * (wanted or LARGEST_COUNT)}"
+                    + (f", or, where it is another axis, name that: {option}" if option else ""),
                     target.facts.span,
                 )
     return None

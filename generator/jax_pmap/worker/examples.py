@@ -291,9 +291,11 @@ def enclosed_arrays(request: protocol.EnclosedArrays) -> tuple[protocol.Enclosed
     named with that.
     """
     target = current()
-    space = {**target.namespace(), **(target.data[0] if target.data else {})}
+    given = target.data[0] if target.data else {}
+    space = {**target.namespace(), **given}
     found: list[protocol.EnclosedArray] = []
-    known: set[int] = set()
+    # An object that is a pytree is an argument with all of its arrays.
+    known = {id(leaf) for leaf in jax.tree.leaves(list(given.values())) if category(leaf) == "array"}
     for expression in request.expressions:
         head, *rest = expression.split(".")
         value = space.get(head)
@@ -335,6 +337,6 @@ def _arrays_of(
     rows = [
         protocol.EnclosedArray(name + path, name, tuple(leaf.shape), through)
         for path, leaf in zip(paths, leaves, strict=False)
-        if category(leaf) == "array"
+        if category(leaf) == "array" and id(leaf) not in known
     ]
     found += [row for row in rows if row.path not in {other.path for other in found}]
