@@ -1,5 +1,6 @@
 """Leaves of pytrees: what they are, how they are called, and the containers around them."""
 
+import functools
 import math
 from typing import Any
 
@@ -47,7 +48,13 @@ def shape_of(leaf: Any) -> tuple[int, ...]:
 
 def dtype_of(leaf: Any) -> str:
     """NumPy name of the dtype, ``key<fry>`` of a key, the type's name of anything else."""
-    return str(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+    return name_of(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+
+
+@functools.cache
+def name_of(dtype: Any) -> str:
+    """``"float32"``; NumPy makes it anew each time, by an import, and a trace asks for it at every value."""
+    return str(dtype)
 
 
 def leaf_paths(value: Any) -> list[str]:

@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 
 from .arguments import Values, invoke
 from .functions import guarded, in_place_of, named, unwrapped
-from .leaves import category, skeleton
+from .leaves import category, name_of, skeleton
 from .marks import mark
 
 #: The name tapped code calls; the generator's weaver writes it.
@@ -73,7 +73,7 @@ class Recorder:
             entry: dict[str, Any] = {"path": jax.tree_util.keystr(path), "category": kind}
             passed = leaf
             if kind in ("array", "key"):
-                entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
+                entry["shape"], entry["dtype"] = list(leaf.shape), name_of(leaf.dtype)
                 if self.most is not None and leaf.size > self.most:
                     raise OverflowError(f"a value grows to shape {tuple(leaf.shape)}")
                 entry["index"], passed = self.number(leaf)

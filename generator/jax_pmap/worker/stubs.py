@@ -72,9 +72,13 @@ def install() -> None:
     if not names:
         return
     of_python, made = builtins.__import__, dict[str, _Module]()
+    tops = {name.partition(".")[0] for name in names}
 
     def imported(name: str, *rest: Any, **named: Any) -> Any:
-        if not any(name == each or name.startswith(each + ".") for each in names):
+        # Libraries import inside functions that they call at every value.
+        if name.partition(".")[0] not in tops or not any(
+            name == each or name.startswith(each + ".") for each in names
+        ):
             return of_python(name, *rest, **named)
         from .call import is_installed  # It imports jax.
 
