@@ -189,6 +189,49 @@ def test_a_local_that_has_other_attributes_is_no_object_of_the_module(shared: Pr
     assert made.exit_code == 0, made.stderr
 
 
+MAKER = """
+import jax.numpy as jnp
+
+
+class Config:
+    target = 0.0
+
+
+CONFIG = Config()
+
+
+def step(x, config):
+    return jnp.mean(x) + config.target
+
+
+def inputs():
+    CONFIG.target = -3.0
+    return jnp.arange(24.0), CONFIG
+
+
+def again():
+    CONFIG.target = -3.0
+    return jnp.arange(24.0), CONFIG
+
+
+def main():
+    x, config = again()
+    print(step(x, config))
+    x, config = again()
+    print(step(x, config))
+"""
+
+
+def test_what_makes_the_example_inputs_and_nothing_else_changes_nothing_later(shared: Project) -> None:
+    shared.write("maker.py", MAKER)
+    words = ("gen", "maker.py::step", "--no-run", "--inputs")
+    made = shared.run(*words, "maker.py::again")
+    assert made.exit_code == 1 and "JP062" in made.stderr
+    shared.write("maker_alone.py", MAKER.partition("def again")[0])
+    made = shared.run(words[0], "maker_alone.py::step", *words[2:], "maker_alone.py::inputs")
+    assert made.exit_code == 0, made.stderr
+
+
 FIELDS = """
 from typing import NamedTuple
 

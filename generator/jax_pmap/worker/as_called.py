@@ -73,6 +73,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
             target.call.raw if target.call is not None else target.fn,
             request.left_out,
             [called[name] for name in statics if name in called],
+            target.maker,
         ),
     )
     for place, caught in traced.watch.caught.items():

@@ -164,16 +164,17 @@ def changed_later(
     function: Callable[..., Any],
     left_out: Collection[str] = (),
     constants: Iterable[Any] = (),
+    maker: types.FunctionType | None = None,
 ) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
     What a module does when it is imported is not later; what its functions do is, and its loops in which the
     target, `function`, stands. Functions that nothing names but the module that calls them as it is
     imported, as a decorator that fills a table, are done by then, but for what they do after they call the
-    target; so is the function in which the target is defined. What is read in functions that are `left_out`
-    of the emitted code does not count: decorators, by the names that the target's module has for them.
-    Arguments that are `constants` of the emitted code, as the object of a method is, are kept with what they
-    hold.
+    target; so are the function in which the target is defined, and the `maker` of the example inputs where
+    nothing else names it. What is read in functions that are `left_out` of the emitted code does not count:
+    decorators, by the names that the target's module has for them. Arguments that are `constants` of the
+    emitted code, as the object of a method is, are kept with what they hold.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     modules = {
@@ -186,6 +187,7 @@ def changed_later(
     files = {path: _parsed(path) for path in modules}
     name = function.__name__
     around = ("", "") if plain is None else _outermost(plain)
+    made_by = ("", "") if maker is None else (maker.__code__.co_filename, maker.__name__)
     changers = _changers(files)
     uses = [
         use
@@ -196,6 +198,8 @@ def changed_later(
     imported = [_at_import(tree) for tree in files.values()]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
+    if made_by[1] in named:
+        made_by = ("", "")
     mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
     leading = _leading_to(name, mentions)
     # What a call makes anew, and its nested functions change, is its own affair.
@@ -205,7 +209,7 @@ def changed_later(
         own = (change.scope.path, change.scope.function)
         if change.is_free and own in ran:
             return False
-        if change.is_cell or own == around or (not change.is_free and own[1] in done):
+        if change.is_cell or own in (around, made_by) or (not change.is_free and own[1] in done):
             return _may_follow(change, files[own[0]], mentions, leading)
         return True
 

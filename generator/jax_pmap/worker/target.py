@@ -49,6 +49,8 @@ class Target:
     named: tuple[str, ...] = ()
     #: The first of them as they were given: with the arrays of jax that they have.
     called: Values | None = None
+    #: The function of the user's that made them; None where a program or specs did.
+    maker: "types.FunctionType | None" = None
     #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
     in_place: bool = False
     mutated: tuple[str, ...] = ()
