@@ -76,6 +76,7 @@ def capture(
                 eager=eager,
                 collectives=bool(target.facts.collectives),
                 in_place=target.facts.changes_seen,
+                axis=target.axis_name,
             )
             answer = session.ask(asked, f"running `{said(request)}`")
         except Problem as problem:

@@ -283,6 +283,7 @@ class _Loader:
             session.devices,
             collectives=bool(facts.collectives),
             in_place=facts.changes_seen,
+            axis=target.axis_name,
             source=replacement,
             tolerant=tolerant,
             names=tuple(sorted(self.slice.names)) if tolerant else (),

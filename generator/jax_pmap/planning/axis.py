@@ -64,6 +64,11 @@ def axis_notes(target: Target, needed: Sequence[Axis], directory: Path) -> tuple
     span = error_span(needed[0].error, directory) or target.facts.span
     own = span.file == target.source.shown_path
     where = f"line {span.line}" if own else f"`{span.file}` line {span.line}"
+    if not needed[0].error.type:
+        return (
+            f"`{target.facts.name}` itself synchronises over the axis {names} where that is bound ({where}); "
+            "it was compared as a map over it on one device",
+        )
     return (
         f"`{target.facts.name}` itself runs only inside a map over the axis {names} ({where} synchronises "
         "over it); it was compared as that map on one device",

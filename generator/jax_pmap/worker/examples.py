@@ -15,7 +15,6 @@ import numpy as np
 
 from . import arguments, load, protocol, specs
 from .arguments import Values
-from .functions import unwrapped
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
 from .neighbours import INSTALLED
 from .protocol import Problem, Row
@@ -69,8 +68,7 @@ def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Input
         called = called or arguments.bind_as_given(target.signature, args, kwargs)
     # The file of the inputs may say in which mode the program runs.
     x64 = bool(jax.config.jax_enable_x64)
-    maker = unwrapped(make)[0]
-    become(dataclasses.replace(target, data=tuple(data), called=called, named=named, maker=maker, x64=x64))
+    become(dataclasses.replace(target, data=tuple(data), called=called, named=named, maker=make, x64=x64))
     return protocol.Inputs(describe(data[0]), len(data))
 
 

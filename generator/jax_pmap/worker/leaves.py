@@ -95,14 +95,15 @@ def skeleton(value: Any) -> Any:
 
 
 def data_fields(node: Any, children: int) -> list[str]:
-    """Field names of a dataclass all of whose fields are children of the pytree, else ``[]``."""
+    """Names of the children of a dataclass that are all of its fields, else ``[]``."""
     declared = getattr(node, "__dataclass_fields__", {})
     fields = [f.name for f in declared.values() if f.init]
     if not fields or len(fields) != children or len(declared) != children:
         return []
     one_level, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    names = [getattr(path[0], "name", None) for path, _ in one_level]
-    return fields if names == fields else []
+    # Those of chex come sorted.
+    names = [getattr(path[0], "name", "") for path, _ in one_level]
+    return names if sorted(names) == sorted(fields) else []
 
 
 def to_host(value: Any) -> Any:

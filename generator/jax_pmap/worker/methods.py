@@ -142,6 +142,7 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
         called_by=request.called_by,
         collectives=request.collectives,
         in_place=request.in_place,
+        axis=request.axis,
     )
     if len(jax.devices()) < request.devices:
         raise Problem("import", "the module changed jax's devices while it was imported")
@@ -201,6 +202,7 @@ def capture_call(request: protocol.Capture) -> protocol.Captured:
         x64=call.x64,
         collectives=request.collectives,
         in_place=request.in_place,
+        axis=request.axis,
         named=tuple(call.kwargs),
     )
     target = become(defining(target, request.definition))

@@ -343,6 +343,8 @@ class Load(Request[Loaded]):
     #: Whether collectives stand in the function, and whether its caller sees changes in the arguments.
     collectives: bool
     in_place: bool
+    #: The name of the axis that the batch is going to be mapped over.
+    axis: str
     #: Run in place of what the file holds.
     source: str | None = None
     #: Whether failures in other modules are passed over, unless one of these names is missing.
@@ -392,6 +394,7 @@ class Capture(Request[Captured]):
     eager: bool
     collectives: bool
     in_place: bool
+    axis: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def changed_later(
     function: Callable[..., Any],
     left_out: Collection[str] = (),
     constants: Iterable[Any] = (),
-    maker: types.FunctionType | None = None,
+    maker: "Callable[..., Any] | None" = None,
 ) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
@@ -187,7 +187,8 @@ def changed_later(
     files = {path: _parsed(path) for path in modules}
     name = function.__name__
     around = ("", "") if plain is None else _outermost(plain)
-    made_by = ("", "") if maker is None else (maker.__code__.co_filename, maker.__name__)
+    made = None if maker is None else unwrapped(maker)[0]
+    made_by = ("", "") if made is None else (made.__code__.co_filename, made.__name__)
     changers = _changers(files)
     uses = [
         use

@@ -39,6 +39,8 @@ class Target:
     #: Whether collectives stand in its own text.
     collectives: bool = False
     one_device: OneDevice = field(default_factory=OneDevice)
+    #: The axis that its batch is going to be mapped over.
+    axis: str = ""
     #: Arguments that the object asked for has bound: by position, and by name.
     bound_args: tuple[Any, ...] = ()
     bound_kwargs: Values = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Target:
     #: The first of them as they were given: with the arrays of jax that they have.
     called: Values | None = None
     #: The function of the user's that made them; None where a program or specs did.
-    maker: "types.FunctionType | None" = None
+    maker: "Callable[..., Any] | None" = None
     #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
     in_place: bool = False
     mutated: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_i
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, to_float64
+from .own_axis import bind_own_axis
 from .protocol import Problem, Traced
 from .server import describe_exception, summary, text_of
 from .target import current, leaf_axes
@@ -43,6 +44,7 @@ def trace(request: protocol.Trace) -> Traced:
             if request.size is not None:
                 sized = of_size(request.roles, request.size)
                 return Traced(out=sized.rows, tree=sized.tree)
+            bind_own_axis(statics)
             found = of_inputs(statics, watched=request.watched and is_given_alike(statics))
         except (MemoryError, Problem):
             raise

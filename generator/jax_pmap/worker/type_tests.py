@@ -103,7 +103,7 @@ class Watch:
     @contextlib.contextmanager
     def __call__(self, spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
         """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""
-        modules = [vars(module) for module in list(sys.modules.values()) if _is_users_module(module)]
+        modules = [vars(module) for module in list(sys.modules.values()) if is_users_module(module)]
         put = [space for space in (*spaces, *modules) if "isinstance" not in space]
         for space in put:
             space["isinstance"] = self._isinstance
@@ -224,14 +224,15 @@ def examples(leaf: Any) -> list[Any]:
     return [jax.Array, other]
 
 
-def _is_users_module(module: Any) -> bool:
+def is_users_module(module: Any) -> bool:
+    """Whether a module was made of a file of the user's own."""
     file = getattr(module, "__file__", None)
     return isinstance(module, types.ModuleType) and isinstance(file, str) and is_users(file)
 
 
 def may_part() -> bool:
     """Whether any of the user's code may go another way for a size without a number, and raise nothing."""
-    files = {module.__file__ for module in list(sys.modules.values()) if _is_users_module(module)}
+    files = {module.__file__ for module in list(sys.modules.values()) if is_users_module(module)}
     return any(_may_part(file) for file in files)
 
 

@@ -1,0 +1,146 @@
+"""Functions that synchronise over an axis where it is bound, and do without where it is not."""
+
+import pytest
+from project import Project
+
+SOURCE = """
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@dataclasses.dataclass
+class Seen:
+    value: jax.Array
+    each: jax.Array
+    extra: jax.Array | None = None
+
+
+def children(seen):
+    # Sorted, as chex has them.
+    names = ("each", "extra", "value")
+    return [(jax.tree_util.GetAttrKey(name), getattr(seen, name)) for name in names], names
+
+
+jax.tree_util.register_pytree_with_keys(
+    Seen, children, lambda names, parts: Seen(**dict(zip(names, parts)))
+)
+
+
+def mean_if_mapped(x, axis):
+    try:
+        return lax.pmean(x, axis)
+    except NameError:
+        return x
+
+
+def grads(w, x, y):
+    return jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+
+
+def named(w, x, y):
+    return w - 0.1 * mean_if_mapped(grads(w, x, y), "dev")
+
+
+def default(w, x, y):
+    return w - 0.1 * mean_if_mapped(grads(w, x, y), "batch")
+
+
+def own(w, x, y):
+    g = grads(w, x, y)
+    try:
+        g = lax.pmean(g, "dev")
+    except NameError:
+        pass
+    return w - 0.1 * g
+
+
+def another(w, x, y):
+    g = grads(w, x, y)
+    return w - 0.1 * jax.tree.map(lambda g: mean_if_mapped(g, "dev"), g)
+
+
+def doubled(w, x, y):
+    g = grads(w, x, y)
+    try:
+        g = 2 * mean_of(g)
+    except NameError:
+        pass
+    return w - 0.1 * g
+
+
+def mean_of(x):
+    return lax.pmean(x, "dev")
+
+
+@jax.custom_jvp
+def energy(w, x):
+    e = (x @ w) ** 2
+    loss = mean_if_mapped(jnp.mean(e), "dev")
+    return loss, Seen(value=loss, each=e)
+
+
+@energy.defjvp
+def energy_jvp(given, tangents):
+    (w, x), (dw, _) = given, tangents
+    out = energy(w, x)
+    centred = out[1].each - out[0]
+    slope = mean_if_mapped(jnp.mean(centred * (x @ dw)), "dev")
+    return out, (slope, Seen(value=slope, each=centred))
+
+
+def sampled(w, x):
+    (_, seen), g = jax.value_and_grad(energy, has_aux=True)(w, x)
+    return w - 0.1 * g, seen
+
+
+def inputs():
+    x = jnp.sin(jnp.arange(144.0)).reshape(48, 3)
+    return jnp.ones(3), x, jnp.cos(jnp.arange(48.0))
+
+
+def samples():
+    return inputs()[:2]
+"""
+
+
+@pytest.fixture
+def steps(shared: Project) -> Project:
+    shared.write("conditional.py", SOURCE)
+    return shared
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "note"),
+    [("named", "dev", True), ("default", "batch", True), ("own", "dev", False), ("another", "dev", True)],
+)
+def test_what_is_synchronised_where_it_can_be_is_left_to_the_code(
+    steps: Project, name: str, axis: str, note: bool
+) -> None:
+    option = ("--axis-name", axis) if axis != "batch" else ()
+    made = steps.run("gen", f"conditional.py::{name}", "--inputs", "conditional.py::inputs", *option)
+    assert made.exit_code == 0, made.stderr
+    assert f'AXIS = "{axis}"' in made.stdout and "jax.lax.pmean" not in made.stdout
+    said = f'`{name}` itself synchronises over the axis "{axis}" where that is bound'
+    assert (said in made.words) == note
+
+
+def test_under_another_axis_it_is_synchronised_for_it(steps: Project) -> None:
+    words = ("gen", "conditional.py::named", "--inputs", "conditional.py::inputs", "--axis-name", "batch")
+    made = steps.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "jax.lax.pmean" in made.stdout
+
+
+def test_a_map_over_one_device_that_is_another_function_is_no_reference(steps: Project) -> None:
+    words = ("gen", "conditional.py::doubled", "--inputs", "conditional.py::inputs", "--axis-name", "dev")
+    assert steps.run(*words).exit_code == 1
+
+
+def test_a_dataclass_whose_fields_come_sorted_may_hold_examples_and_means(steps: Project) -> None:
+    words = ("gen", "conditional.py::sampled", "--inputs", "conditional.py::samples", "--axis-name", "dev")
+    made = steps.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
