@@ -119,8 +119,7 @@ def steps(shared: Project) -> Project:
 def test_what_is_synchronised_where_it_can_be_is_left_to_the_code(
     steps: Project, name: str, axis: str, note: bool
 ) -> None:
-    option = ("--axis-name", axis) if axis != "batch" else ()
-    made = steps.run("gen", f"conditional.py::{name}", "--inputs", "conditional.py::inputs", *option)
+    made = steps.run("gen", f"conditional.py::{name}", "--inputs", "conditional.py::inputs")
     assert made.exit_code == 0, made.stderr
     assert f'AXIS = "{axis}"' in made.stdout and "jax.lax.pmean" not in made.stdout
     said = f'`{name}` itself synchronises over the axis "{axis}" where that is bound'
@@ -134,13 +133,20 @@ def test_under_another_axis_it_is_synchronised_for_it(steps: Project) -> None:
     assert "jax.lax.pmean" in made.stdout
 
 
+def test_the_compiler_has_no_axis_and_needs_none(steps: Project) -> None:
+    words = ("gen", "conditional.py::named", "--inputs", "conditional.py::inputs", "--backend", "jit")
+    made = steps.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "synchronises over the axis" not in made.words
+
+
 def test_a_map_over_one_device_that_is_another_function_is_no_reference(steps: Project) -> None:
     words = ("gen", "conditional.py::doubled", "--inputs", "conditional.py::inputs", "--axis-name", "dev")
     assert steps.run(*words).exit_code == 1
 
 
 def test_a_dataclass_whose_fields_come_sorted_may_hold_examples_and_means(steps: Project) -> None:
-    words = ("gen", "conditional.py::sampled", "--inputs", "conditional.py::samples", "--axis-name", "dev")
+    words = ("gen", "conditional.py::sampled", "--inputs", "conditional.py::samples")
     made = steps.run(*words)
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs and device counts" in made.words

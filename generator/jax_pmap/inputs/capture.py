@@ -77,6 +77,7 @@ def capture(
                 collectives=bool(target.facts.collectives),
                 in_place=target.facts.changes_seen,
                 axis=target.axis_name,
+                axis_given=target.axis_given,
             )
             answer = session.ask(asked, f"running `{said(request)}`")
         except Problem as problem:

@@ -284,6 +284,7 @@ class _Loader:
             collectives=bool(facts.collectives),
             in_place=facts.changes_seen,
             axis=target.axis_name,
+            axis_given=target.axis_given,
             source=replacement,
             tolerant=tolerant,
             names=tuple(sorted(self.slice.names)) if tolerant else (),

@@ -24,6 +24,8 @@ class Target:
     parsed: ParsedSource
     facts: FunctionFacts
     axis_name: str
+    #: Whether that was asked for.
+    axis_given: bool = False
     #: Whether it runs only where that axis is bound, which running it tells.
     own_axis: bool = False
 
@@ -105,7 +107,8 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
                 f"Name a function that calls it (def step(…): return {facts.name}(…)), or take it off",
                 decorator.span,
             )
-    return Target(source, parsed, facts, axis_name_of(facts, request))
+    given = request.axis_name is not None or bool(request.mesh)
+    return Target(source, parsed, facts, axis_name_of(facts, request), axis_given=given)
 
 
 def owner_of(target: Target) -> str | None:

@@ -143,6 +143,7 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
         collectives=request.collectives,
         in_place=request.in_place,
         axis=request.axis,
+        axis_given=request.axis_given,
     )
     if len(jax.devices()) < request.devices:
         raise Problem("import", "the module changed jax's devices while it was imported")
@@ -203,6 +204,7 @@ def capture_call(request: protocol.Capture) -> protocol.Captured:
         collectives=request.collectives,
         in_place=request.in_place,
         axis=request.axis,
+        axis_given=request.axis_given,
         named=tuple(call.kwargs),
     )
     target = become(defining(target, request.definition))

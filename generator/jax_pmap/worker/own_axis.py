@@ -4,10 +4,11 @@ Such as ``lax.pmean(x, axis)`` in a `try`, or behind a question whether `axis` i
 be mapped over that axis, and on one device it is that map over one, if that means the same.
 """
 
+import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .arguments import Packed
 from .jaxpr.frames import frames
@@ -20,51 +21,64 @@ from .protocol import Problem, Raised
 from .target import Target, become, current
 from .type_tests import is_users_module
 
+#: What names an axis in code: ``PMAP_AXIS = "i"``, ``axis_name="i"``, ``lax.pmean(x, "i")``.
+NAMED = re.compile(
+    r"""(?ix) \b\w*axis\w* \s* (?: :\s*[\w.]+ \s*)? = \s* ["'](\w+)["']
+    | \bp(?:sum|mean|max|min)\( [^()\n]* , \s* (?:axis_name\s*=\s*)? ["'](\w+)["']"""
+)
+#: How many of the names in the user's code are tried.
+MOST_NAMES = 3
+
 
 def bind_own_axis(statics: Sequence[str]) -> None:
-    """Have the axis of the target bound to one device if it synchronises over it; see `OneDevice`."""
+    """Have an axis bound to one device if the target synchronises over it; see `OneDevice`."""
     target = current()
-    if target.one_device.axes or not _is_named(target.axis):
+    if target.one_device.axes:
         return
     packed = Packed(target.values({}), statics)
-    where = target.once("own axis", tuple(statics), lambda: _first_collective(target, packed))
-    if where is None:
+    found = target.once("own axis", tuple(statics), lambda: _own(target, packed))
+    if found is None:
         return
     leaves = abstract_leaves(packed, {})
     unbound = Traced.of(target.reference, packed, leaves).jaxpr
     if target.one_device.axes:
         return  # It does not do without.
-    target.one_device.axes[target.axis] = where
+    name, where = found
+    target.one_device.axes[name] = where
     if same_meaning(unbound, Traced.of(target.reference, packed, leaves).jaxpr, leaf_names(packed)):
         become(dataclasses.replace(target))
     else:
-        del target.one_device.axes[target.axis]
+        del target.one_device.axes[name]
 
 
-def _first_collective(target: Target, packed: Packed) -> Raised | None:
-    """Where the target has a collective over its axis, if that is bound; of no type, as nothing is raised."""
-    try:
-        program = Traced.of(target.reference, packed, abstract_leaves(packed, {}), {target.axis: 1})
-    except (MemoryError, Problem):
-        raise
-    except BaseException:  # Without the axis it is traced, or says why not.
-        return None
-    for equation in equations(program.jaxpr):
-        if target.axis in named_axes(equation.params) and (places := frames(equation)):
-            calls = tuple((place.file, place.line, "") for place in places[::-1])
-            return Raised("", equation.primitive.name, *calls[-1][:2], calls)
+def _own(target: Target, packed: Packed) -> tuple[str, Raised] | None:
+    """The first axis, of those that the user's code names, over which the target has a collective; and where.
+
+    That is an error of no type, as nothing is raised.
+    """
+    texts = list(_texts())
+    named = [match[1] or match[2] for text in texts for match in NAMED.finditer(text)]
+    others = [] if target.axis_given else list(dict.fromkeys(named))[:MOST_NAMES]
+    quoted = re.compile(rf"[\"']{re.escape(target.axis)}[\"']")
+    own = [target.axis] if any(map(quoted.search, texts)) else []
+    for name in dict.fromkeys([*own, *others]):
+        try:
+            program = Traced.of(target.reference, packed, abstract_leaves(packed, {}), {name: 1})
+        except (MemoryError, Problem):
+            raise
+        except BaseException:  # Without the axis it is traced, or says why not.
+            continue
+        for equation in equations(program.jaxpr):
+            if name in named_axes(equation.params) and (places := frames(equation)):
+                calls = tuple((place.file, place.line, "") for place in places[::-1])
+                return name, Raised("", equation.primitive.name, *calls[-1][:2], calls)
     return None
 
 
-def _is_named(axis: str) -> bool:
-    """Whether the user's code has the name of an axis in it."""
-    quoted = re.compile(rf"[\"']{re.escape(axis)}[\"']".encode())
+def _texts() -> Iterator[str]:
+    """The user's code, by file."""
     for module in list(sys.modules.values()):
-        if axis and is_users_module(module):
-            try:
+        if is_users_module(module):
+            with contextlib.suppress(OSError):
                 text = text_of(str(module.__file__))
-            except OSError:
-                continue
-            if quoted.search(text if isinstance(text, bytes) else text.encode()):
-                return True
-    return False
+                yield text.decode(errors="replace") if isinstance(text, bytes) else text

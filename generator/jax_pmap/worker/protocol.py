@@ -343,8 +343,9 @@ class Load(Request[Loaded]):
     #: Whether collectives stand in the function, and whether its caller sees changes in the arguments.
     collectives: bool
     in_place: bool
-    #: The name of the axis that the batch is going to be mapped over.
+    #: The name of the axis that the batch is going to be mapped over, and whether it may be no other.
     axis: str
+    axis_given: bool
     #: Run in place of what the file holds.
     source: str | None = None
     #: Whether failures in other modules are passed over, unless one of these names is missing.
@@ -395,6 +396,7 @@ class Capture(Request[Captured]):
     collectives: bool
     in_place: bool
     axis: str
+    axis_given: bool
 
 
 @dataclass(frozen=True, slots=True)

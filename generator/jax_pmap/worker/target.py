@@ -39,8 +39,9 @@ class Target:
     #: Whether collectives stand in its own text.
     collectives: bool = False
     one_device: OneDevice = field(default_factory=OneDevice)
-    #: The axis that its batch is going to be mapped over.
+    #: The axis that its batch is going to be mapped over, and whether it may be no other.
     axis: str = ""
+    axis_given: bool = True
     #: Arguments that the object asked for has bound: by position, and by name.
     bound_args: tuple[Any, ...] = ()
     bound_kwargs: Values = field(default_factory=dict)
