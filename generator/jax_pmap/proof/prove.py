@@ -162,7 +162,9 @@ class _Proof:
             raise OfMoreRows(few)
         self.say("deriving: the placement of every value")
         room, seconds = int(ROOM * self.session.memory), TIME * self.session.timeout
-        asked = protocol.Derive(comparison, self.emitted, plan.multiple_of, room, seconds, self._zeros())
+        asked = protocol.Derive(
+            comparison, self.emitted, plan.multiple_of, room, seconds, self._zeros(), plan.too_few
+        )
         told = self.session.ask(asked, "deriving")
         if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
             raise InMultiples(told.asked)

@@ -492,6 +492,7 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
         rows or (),
         request.zeros,
         uniform=uniform,
+        refused=request.too_few,
     )
 
 

@@ -1222,6 +1222,8 @@ class Derive(Request[Derivation]):
     seconds: float
     #: Where rows are added to uneven batches: the leaves that are zero in them.
     zeros: tuple[str, ...] | None = None
+    #: From and up to how many rows, on a device or in all, the code refuses.
+    too_few: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

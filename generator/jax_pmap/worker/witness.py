@@ -62,6 +62,7 @@ def witness(
     uniform: bool = False,
     telling: Callable[[int], Sequence[int]] = lambda operations: (),
     counts: Sequence[int] = (),
+    refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
     """What deriving shows of a parallel function; see `derive.describe`.
 
@@ -82,6 +83,7 @@ def witness(
         telling: other sizes of the batch that a program of so many operations is derived for besides;
             ``"unshown"`` are those for which it is not, where it is for the given one.
         counts: numbers of devices that the code may know.
+        refused: from and up to how many rows, on a device or in all, the code says that it does not take.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -114,7 +116,8 @@ def witness(
             break
     for rows in telling(answer.operations) if answer.complete else ():
         with prove.x64(question.x64):
-            why = _otherwise_on(question, parallel, packed, rows, foreign=foreign)
+            counts_there = _sharing(rows, refused)
+            why = _otherwise_on(question, parallel, packed, rows, counts_there, foreign=foreign)
             share = answer.batch // max(answer.counts)
             suits = None if why is None else _suiting(question, parallel, packed, rows, share // multiple)
         if why is not None:
@@ -373,20 +376,23 @@ def _otherwise_on(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     rows: int,
+    counts: Sequence[int],
     *,
     foreign: bool,
 ) -> "Ending | None":
-    """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises.
+    """Where the derivation ends for a batch of `rows` on these `counts` of devices.
+
+    None where it does not, where there are no counts, or where the function raises.
 
     On numbers of devices on which a `foreign` function raises, whoever calls it is told, and it is held on
     those that it takes. Emitted code should check its batch there, and say what it takes.
     """
     leaves = abstract_leaves(packed, question.axes, rows)
-    if (reference := _reference(question, packed, leaves)) is None:
+    if not counts or (reference := _reference(question, packed, leaves)) is None:
         return None
     try:
         try:
-            found = _compared(reference, parallel, packed, leaves, _sharing(rows))
+            found = _compared(reference, parallel, packed, leaves, counts)
         except _Untraced as problem:
             if not foreign or len(problem.programs) != 1:
                 raise
@@ -403,10 +409,20 @@ def _otherwise_on(
     return _only_there(found, there).endings[0]
 
 
-def _sharing(rows: int) -> list[int]:
-    """Counts of devices that share `rows`, and of which each has several: with one, `few` is asked."""
-    counts = counts_for(rows, most=len(COUNTS))
+def _sharing(rows: int, refused: Sequence[tuple[int, int]] = ()) -> list[int]:
+    """Counts of devices that share `rows`, and of which each has several: with one, `few` is asked.
+
+    On none of them the code says that it takes no such batch: from and up to so many rows are `refused`.
+    """
+    counts = [
+        count
+        for count in counts_for(rows, most=len(COUNTS))
+        if not any(low <= each <= high for low, high in refused for each in (rows, rows // count))
+    ]
     several = [count for count in counts if rows > count]
+    if refused and len(counts) == 1:
+        # One tells nothing of how numbers depend on how many there are, and one device has all rows.
+        counts = [*counts, 1]
     return (several if len(several) > 1 else counts)[:2]
 
 
@@ -858,12 +874,13 @@ def of_emitted(
     zeros: "Collection[str] | None" = None,
     *,
     uniform: bool = False,
+    refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
     It is derived for the batches that are `telling` besides; `uniform` says whether the reference is one
     program for all of them. Where it adds rows to uneven batches, with `zeros` in these leaves, it is
-    complete only where they do not count.
+    complete only where they do not count. It takes no batch of the few rows that are `refused`.
     """
 
     def parallel(count: int) -> Callable[[Values], Any]:
@@ -879,6 +896,7 @@ def of_emitted(
         mesh=emitted.mesh,
         uniform=uniform,
         telling=lambda operations: telling,
+        refused=refused,
     )
     if zeros is None or not found.complete:
         return found
