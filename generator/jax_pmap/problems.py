@@ -59,6 +59,18 @@ def missing_package(message: str) -> str:
     return found[1] if found is not None else ""
 
 
+def install(error: Raised | None, python: str) -> str:
+    """What to do where an import failed for a package that is not there; ``""`` for any other error."""
+    if error is None or error.type not in ("ModuleNotFoundError", "ImportError"):
+        return ""
+    package = missing_package(error.message)
+    if not package:
+        return ""
+    return (
+        f"Install `{package}` for `{python}`, or name a Python that has it: --python PATH{or_stub(package)}"
+    )
+
+
 def or_stub(package: str) -> str:
     """What ends a hint on a package that is not there."""
     return f"; if it only loads data or logs: --stub {package}"

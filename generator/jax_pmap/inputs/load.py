@@ -17,7 +17,7 @@ from jax_pmap.locating.words import any_of, near_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
-from jax_pmap.problems import error_details, error_span
+from jax_pmap.problems import error_details, error_span, install
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.slice import Module, Slice
@@ -129,7 +129,9 @@ def _inputs(
             raise refused(
                 "JP013",
                 f"the file of `{request.inputs}` cannot be imported: {problem.message}",
-                outdated(problem.error, session.directory) or "Correct that file first",
+                outdated(problem.error, session.directory)
+                or install(problem.error, str(session.python))
+                or "Correct that file first",
                 error_span(problem.error, session.directory),
                 error_details(problem.error),
             ) from None

@@ -11,7 +11,7 @@ from jax_pmap.drift import outdated
 from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
-from jax_pmap.problems import error_details, error_span, missing_package, or_stub
+from jax_pmap.problems import error_details, error_span, install
 from jax_pmap.reading.target import Target, made_by_a_program, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.imports import Import
@@ -366,9 +366,8 @@ class _Loader:
         shown = self.target.source.shown_path
         if drift := outdated(error, self.session.directory):
             return drift
-        if kind in ("ModuleNotFoundError", "ImportError") and (package := missing_package(message)):
-            instead = f"or name a Python that has it: --python PATH{or_stub(package)}"
-            return f"Install `{package}` for `{self.session.python}`, {instead}"
+        if missing := install(error, str(self.session.python)):
+            return missing
         if kind == "KeyError" and any("environ" in block for block in error_details(error)):
             return f"Set the variable: {message.strip(chr(39))}=… jax-pmap gen …"
         if kind == "SystemExit" or "Flag" in kind:
