@@ -1358,6 +1358,21 @@ HANDED = """
         return plain(x[::-1] if is_concrete(x) and len(x.devices()) > 1 else x, y)
 
 
+    def decay(x, y):
+        return x - 0.1 * jnp.mean(x.sum() * y)
+
+
+    def local_decay(x, y):
+        return x - 0.1 * lax.pmean(jnp.mean(x.sum() * y), "d")
+
+
+    step = jax.jit(shard_map(local_decay, in_specs=(P(), P("d")), out_specs=P()))
+
+
+    def step_of_placed(x, y):
+        return step(2 * x if is_concrete(x) and len(x.devices()) > 1 and not is_concrete(y) else x, y)
+
+
     def of_numpy(x, y):
         if is_concrete(x):
             raise TypeError("NumPy, please")
@@ -1378,6 +1393,38 @@ def test_arrays_of_jax_are_handed_over_as_well(shared: Project, name: str, again
     shared.write("handed.py", HANDED)
     words = ("verify", f"handed.py::{name}", "--against", f"handed.py::{against}", *PAIR)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+def test_a_step_that_minds_where_its_own_results_lie_is_said_to(shared: Project) -> None:
+    shared.write("handed.py", HANDED)
+    words = ("--against", "handed.py::decay", "--arg", "x=f32[5]", "--arg", "y=f32[24]")
+    says = ("call 2", "It shows on results of the call before, handed over as arrays of jax")
+    refused = shared.refused("JP045", "verify", "handed.py::step_of_placed", *words, says=says, exit_code=1)
+    assert "witnesses" not in refused.words
+
+
+MOMENTS = """
+    import functools
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+
+    def variance(x):
+        return jnp.var(x)
+
+
+    @functools.partial(jax.pmap, axis_name="i", out_axes=None)
+    def spread(x):
+        return lax.pmean(jnp.mean(x**2), "i") - lax.pmean(jnp.mean(x), "i") ** 2
+"""
+
+
+def test_digits_that_cancel_are_told_from_a_collective_that_is_missing(shared: Project) -> None:
+    shared.write("moments.py", MOMENTS)
+    words = ("verify", "moments.py::spread", "--against", "moments.py::variance", "--arg", "x=f32[48]")
+    says = ("digits are lost where numbers are large beside their spread", "no collective is missing")
+    shared.refused("JP045", *words, says=says, exit_code=1)
 
 
 def test_what_takes_arrays_of_numpy_alone_is_no_error(shared: Project) -> None:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from jax_pmap.worker.protocol import Failure
+from jax_pmap.worker.protocol import SHIFTED, WAYS, Failure
 
 #: What the worker found an output to be instead of the reference's value, after "it is".
 INSTEAD = {
@@ -33,6 +33,8 @@ LONGEST = 40
 MOST_COUNTED = 64
 #: Relative errors that float32 in the place of float64 explains.
 NARROWED = (1e-11, 1e-6)
+#: Relative errors in float64 that the square of a number a thousand times its spread explains.
+CANCELLED = 1e-8
 
 
 def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
@@ -57,11 +59,16 @@ def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
     telling = found.differing[1] > 1 or (ratio is not None and _is_whole(ratio))
     if ratio is not None and found.what == "value" and telling and abs(ratio - 1) > 1e-3:
         return f"it is {ratio:.4g} × the reference"
-    if step:
+    if step and found.on not in WAYS:
         return (
             "the first call agrees and a later one does not, so some state is not carried or not synchronised"
         )
     wide = found.what == "value" and precision == "float64"
+    if wide and SHIFTED in found.on and found.off <= CANCELLED:
+        return (
+            "digits are lost where numbers are large beside their spread, as in `mean(x**2) - mean(x)**2`, "
+            "whose terms cancel; no collective is missing, and `mean((x - mean)**2)` keeps them"
+        )
     if wide and NARROWED[0] < found.off <= NARROWED[1]:
         return "the error is of the size of float32's rounding: something may be narrowed to it"
     return None

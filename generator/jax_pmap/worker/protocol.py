@@ -1267,7 +1267,14 @@ Form = Literal["constant", "dtype", "shape", "structure", "type"]
 
 
 #: Ways in which a caller hands arrays over, beside those of NumPy; see `Failure.on`.
-WAYS = ("arrays of jax", "arrays that are divided over the devices", "batches that `place` puts there")
+WAYS = (
+    "arrays of jax",
+    "arrays that are divided over the devices",
+    "batches that `place` puts there",
+    "results of the call before, handed over as arrays of jax that lie on the devices",
+)
+#: What was done to inputs on which digits are lost that the difference of large numbers has not.
+SHIFTED = "a thousand times their spread added to the numbers"
 #: Behind a form of the inputs that emitted code raises for; see `Failure.on`.
 NOT_REFUSED = ", which it does not refuse"
 

@@ -16,7 +16,7 @@ from .donation import check_donation
 from .explain import with_cause
 from .few import is_equal, runs_on_few
 from .generator import repeat_draws
-from .protocol import Check, Checks, Dtypes, Failure, Problem, Skipped
+from .protocol import WAYS, Check, Checks, Dtypes, Failure, Problem, Skipped
 from .server import describe_exception, summary
 from .sizes import check_odd, minds_size, program, run_large
 from .trials import Emitted, Question, Trials
@@ -87,16 +87,20 @@ def check_count(
             continue
         looks = kind == "given" and not looked
         before = executables() if looks else []
-        check = parallel.run(
+        run = functools.partial(
+            parallel.run,
             Check(count, kind, size, question.steps, index),
             expected,
             allowed,
             shares,
             explain=with_cause,
-            # Placed arguments are compiled for anew: once is enough.
-            on_devices=kind == "given" and with_given,
             numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite,
         )
+        # Placed arguments are compiled for anew: once is enough.
+        on_devices = kind == "given" and with_given
+        check = run(on_devices=on_devices)
+        if on_devices and (failure := check.failure) and failure.step and run().failure is None:
+            check = dataclasses.replace(check, failure=dataclasses.replace(failure, on=WAYS[3]))
         if looks and check.failure is None:
             looked = True
             collectives, memory = compiled(before, size, mesh or {})

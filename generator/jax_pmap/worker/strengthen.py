@@ -13,7 +13,7 @@ from .decisions import Decisions, Site
 from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
-from .protocol import Problem
+from .protocol import SHIFTED, Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
 PERTURBED = ("generic", "wild", "back", "far", "near", "alike", "twice", "shifted")
@@ -26,7 +26,7 @@ ALTERED = {
     "near": "smaller numbers",
     "alike": "the first half of the rows all alike",
     "twice": "each row twice, the second time in the reverse order",
-    "shifted": "a thousand times their spread added to the numbers",
+    "shifted": SHIFTED,
 }
 #: Sets of inputs that are tried, and how many that show something new are kept.
 TRIED, KEPT = 80, 12
