@@ -162,20 +162,21 @@ def of_right_table(w, x):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "code", "says"),
     [
-        ("later", "each call changes `CALLS`"),
-        ("on_sixteen", "on 3, 5 and 16 devices it works in another way"),
-        ("of_table", "on 2, 4 and 12 devices it works in another way"),
-        ("of_right_table", ""),
+        ("later", 0, "each call changes `CALLS`"),
+        ("on_sixteen", 1, "2 × the reference on 16 devices"),
+        ("of_table", 1, "differs on 12 devices"),
+        ("of_right_table", 0, ""),
     ],
 )
 def test_written_code_is_derived_for_all_counts_and_calls_or_not_at_all(
-    name: str, says: str, shared: Project
+    name: str, code: int, says: str, shared: Project
 ) -> None:
     shared.write("written.py", WRITTEN)
     given = ("--arg", "w=f32[3]", "--arg", "x=f32[48,3]")
     made = shared.run("verify", f"written.py::{name}", "--against", "written.py::loss", *given)
     text = " ".join((made.stdout + made.stderr).split())
-    assert made.exit_code == 0 and ("derived for all inputs and device counts" in text) is (not says), text
+    assert made.exit_code == code, text
+    assert ("derived for all inputs and device counts" in text) is (not says), text
     assert says in text

@@ -325,6 +325,27 @@ def on_any(x):
     return mapped(lambda x: jax.lax.psum(jnp.mean(x), "i") / count, x)
 
 
+def unlike_and_right(x):
+    count = min(jax.device_count(), 8)
+    return mapped(lambda x: jax.lax.pmean(jnp.mean(x) * count, "i") / count, x)
+
+
+def not_beyond_eight(x):
+    if jax.device_count() > 8:
+        raise ValueError("for 8 devices at most")
+    return up_to_eight(x)
+
+
+def on_two_axes(x):
+    rows = jax.device_count() // 2
+    mesh = Mesh(np.array(jax.devices()).reshape(2, rows), ("i", "j"))
+
+    def local(x):
+        return jax.lax.psum(jnp.mean(x), ("i", "j")) / (2 * min(rows, 16))
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(("i", "j")), out_specs=P())(x)
+
+
 NAMES = ["device"] * 100
 KNOWN = {1, 2, 3, 4, 5, 8, 16, 32, 64}
 
@@ -356,9 +377,12 @@ def unless_as_many_on_each(x):
 @pytest.mark.parametrize(
     ("name", "code", "says"),
     [
-        ("up_to_eight", 0, "on 3, 5 and 64 devices it works in another way"),
-        ("with_names", 0, "on 3, 5 and 101 devices it works in another way"),
-        ("on_known", 0, "on 3, 5 and 65 devices it works in another way"),
+        ("up_to_eight", 1, "8 × the reference on 64 devices"),
+        ("with_names", 1, "differs on 101 devices"),
+        ("on_known", 1, "2 × the reference on 65 devices"),
+        ("on_two_axes", 1, "2 × the reference on 64 devices"),
+        ("unlike_and_right", 0, "proved on 2, 3, 4, 5, 8, 64 devices"),
+        ("not_beyond_eight", 0, "derived for all inputs and device counts"),
         ("on_any", 0, "derived for all inputs and device counts"),
         ("unless_power_of_two", 0, "a batch of 1536 is worked on in another way"),
         ("unless_as_many_on_each", 1, "on 8 devices with a batch of 1408"),

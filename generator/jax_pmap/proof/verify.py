@@ -154,7 +154,7 @@ def verify(
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
-        proof = _Verification(target, source, made, layouts, reference, request, runs, say)
+        proof = _Verification(target, source, made, layouts, reference, request, runs, start, say)
         proof.inspect, proof.program = inspect, program
         return proof.run()
 
@@ -192,12 +192,15 @@ class _Verification:
         reference: Reference,
         request: Request,
         runs: list[Run],
+        start: Callable[[int], Session],
         say: Callable[[str], None],
     ) -> None:
         self.target, self.source, self.request = target, source, request
         self.layout, self.convert = layouts.parallel, layouts.convert
         #: All device counts, and those that are looked at.
         self.every, self.runs, self.say = runs, runs, say
+        #: Starts a worker with so many devices.
+        self.start = start
         self.name = source.qualname
         #: What is called, as the workers know it.
         self.object = object_of(source, made)
@@ -220,6 +223,10 @@ class _Verification:
         self.summed = False
         #: Sizes of the batch for which it is not derived equal, where it is for the given one.
         self.unshown: tuple[int, ...] = ()
+        #: What there is to say of these, a sentence each.
+        self.beyond: list[str] = []
+        #: Other device counts on which it is not derived equal, where it is on the usual ones.
+        self.elsewhere: tuple[int, ...] = ()
         #: In how many groups of rows each device has its part of the batch.
         self.minibatches = 1
 
@@ -274,7 +281,7 @@ class _Verification:
             # It is the object by that name, and not what that is made of.
             others = tuple(note for note in loaded.notes if note not in alias_note(self.target))
             loaded = dataclasses.replace(loaded, notes=others)
-        return self._verdict(chosen, question, derivation, loaded)
+        return self._verdict(chosen, question, derivation, loaded, whole)
 
     def _load(self, session: Session, request: Request, say: Callable[[str], None]) -> Loaded:
         """The reference and its inputs in a worker, with arrays where these are shapes.
@@ -427,22 +434,22 @@ class _Verification:
 
     def _load_others(self, loaded: Loaded, statics: tuple[str, ...], whole: protocol.Traced) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""
-        # What was found out once need not be searched again.
-        given = dataclasses.replace(self.request, args=(*loaded.assumed, *self.request.args))
+        self._each(lambda run: self._prepare(run, loaded, statics, whole))
 
-        def prepare(run: Run) -> None:
-            if run.loaded:
-                return
-            if run is not self.every[-1]:
-                others = self._load(run.session, given, lambda _: None)
-                if self.convert is not None:
-                    self._renamed(run.session, others, self.convert)
-                if whole.mutated:
-                    traced(run.session, self.target, statics)
-            run.session.ask(protocol.Precision(statics), "tracing the function")
-            run.loaded = True
-
-        self._each(prepare)
+    def _prepare(self, run: Run, loaded: Loaded, statics: tuple[str, ...], whole: protocol.Traced) -> None:
+        """Load the reference in one worker, if it has not."""
+        if run.loaded:
+            return
+        if run is not self.every[-1]:
+            # What was found out once need not be searched again.
+            given = dataclasses.replace(self.request, args=(*loaded.assumed, *self.request.args))
+            others = self._load(run.session, given, lambda _: None)
+            if self.convert is not None:
+                self._renamed(run.session, others, self.convert)
+            if whole.mutated:
+                traced(run.session, self.target, statics)
+        run.session.ask(protocol.Precision(statics), "tracing the function")
+        run.loaded = True
 
     def _each(self, work: Callable[[Run], T]) -> list[T]:
         """Do `work` for every device count, as many at once as there are processors."""
@@ -655,7 +662,12 @@ class _Verification:
         return protocol.Called(self.object, layout, named)
 
     def _verdict(
-        self, layout: Layout, question: Comparison, derivation: Derivation | None, loaded: Loaded
+        self,
+        layout: Layout,
+        question: Comparison,
+        derivation: Derivation | None,
+        loaded: Loaded,
+        whole: protocol.Traced,
     ) -> Verified:
         asked = self.layout is not None
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
@@ -705,11 +717,72 @@ class _Verification:
                 refusal = otherwise(refusal) if resized else disagreeing(refusal)
             found = self._found(layout, question, derivation, able, loaded, loaded.notes)
             raise RefusalError(dataclasses.replace(refusal, found=found))
+        able = [*self._run_elsewhere(compared, called, able, derivation, loaded, whole), *able]
         modes = self._modes(able[-1], question, layout, loaded)
         notes = (*self._notes(layout, able, loaded), *modes)
         files = able[-1].session.ask(protocol.LoadedFiles(), "listing what was imported")
         found = self._found(layout, question, derivation, able, loaded, notes)
         return dataclasses.replace(found, files=files)
+
+    def _run_elsewhere(
+        self,
+        question: Comparison,
+        called: protocol.Called,
+        able: Sequence[Run],
+        derivation: Derivation | None,
+        loaded: Loaded,
+        whole: protocol.Traced,
+    ) -> list[Run]:
+        """The runs on device counts on which it is not derived, where it is on the usual ones.
+
+        A run on fewer devices than a limit in the code says nothing of more. On those on which it raises,
+        whoever calls it is told.
+
+        Raises:
+            RefusalError: JP045, where it differs, or cannot be run.
+        """
+        found: list[Run] = []
+        for count in self.elsewhere:
+            if any(run.devices == count for run in self.every):
+                continue
+            self.say(f"running: on {count} devices, where it works in another way")
+            with self.start(count) as session:
+                run = Run(count, session)
+                session.compile_as(whole.compiled_as)
+                self._prepare(run, loaded, question.roles.statics, whole)
+                asked = protocol.ProveParallel(question, called, count, with_given=False, elsewhere=True)
+                answer = session.ask(asked, f"proving on {count} devices")
+            run.checks, run.equal_draws = answer.checks, answer.equal_draws
+            if (failure := run.failure()) is None and run.checks:
+                found.append(run)
+            elif failure is not None and failure.error is not None:
+                self.beyond.append(
+                    f"not on {count} devices: `{self.name}` does not run there ({error_line(failure.error)})"
+                )
+            else:
+                raise RefusalError(self._unlike(run, [*found, *able], called.layout, derivation))
+        return found
+
+    def _unlike(
+        self, run: Run, able: Sequence[Run], layout: Layout, derivation: Derivation | None
+    ) -> Refusal:
+        """What to say of a count on which it works in another way, and differs or could not be run."""
+        most = max(each.devices for each in self.every)
+        way_out = (
+            f"Have it raise on so many devices, or mend what it does there; --devices {most} proves it for "
+            f"{most} devices alone"
+        )
+        assert derivation is not None
+        unshown = f"`{self.name}` is not shown equal on {run.devices} devices, and too large to be run there"
+        said = Refusal("JP045", unshown, way_out)
+        if run.checks:
+            said = self._failure([run], [*able, run], layout)
+            said = dataclasses.replace(said, hint=f"{way_out}. {said.hint}")
+        reason, span = said.reason, object_span(self.source)
+        if not derivation.complete:
+            at = f" at `{derivation.primitive}`" if derivation.primitive else ""
+            reason, span = f"{reason}. The derivation ended{at}: {derivation.reason}", derivation.span or span
+        return dataclasses.replace(said, reason=reason, span=span)
 
     def _found(
         self,
@@ -727,7 +800,12 @@ class _Verification:
             layout=with_axis(layout),
             against_layout=with_axis(question.reference.layout) if question.reference is not None else None,
             evidence=Evidence(
-                checks=tuple(each for run in able for check in run.checks for each in _compared(check)),
+                checks=tuple(
+                    each
+                    for run in sorted(able, key=lambda run: run.devices)
+                    for check in run.checks
+                    for each in _compared(check)
+                ),
                 jax_version=self.runs[-1].session.versions.jax,
                 python_version=self.runs[-1].session.versions.python,
                 replicas_identical=any(check.replicas for run in able for check in run.checks),
@@ -790,7 +868,7 @@ class _Verification:
             return None
         own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
         self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
-        self.minibatches = answer.minibatches
+        self.minibatches, self.elsewhere = answer.minibatches, answer.elsewhere
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Comparison, layout: Layout, loaded: Loaded) -> Iterator[str]:
@@ -875,6 +953,7 @@ class _Verification:
                 error = found[0].error if found else None
                 why = f" ({error_line(error)})" if error is not None else ""
                 yield f"not on {run.devices} devices: `{self.name}` does not run there{why}"
+        yield from self.beyond
         lay_on = [each.on for run in able for each in run.tried if each.on]
         if lay_on and max(lay_on) == 1:
             yield (
@@ -911,7 +990,7 @@ class _Verification:
         if failure.defaults:
             reason += f". It was called without what the inputs leave out: {failure.defaults}"
         others = [str(other.devices) for other in failed if other is not run]
-        equal = [str(other.devices) for other in able if other not in failed]
+        equal = [str(count) for count in sorted(other.devices for other in able if other not in failed)]
         if others:
             reason += f". It {verb} on {_listed(others)} devices too"
         # Some runs are made on one count alone.

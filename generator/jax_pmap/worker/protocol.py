@@ -1208,6 +1208,8 @@ class Derivation:
     forms: tuple[FixedForm, ...] = ()
     #: In how many groups of rows each device has its part of the batch.
     minibatches: int = 1
+    #: Counts of devices on which it is not derived, where it is on the usual ones.
+    elsewhere: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1576,5 +1578,8 @@ class ProveParallel(Request[Checks]):
     with_given: bool
     #: Batches for which it was not derived.
     unshown: tuple[int, ...] = ()
+    #: Whether it is one of `Derivation.elsewhere`: the batch then has rows for all devices, the given ones
+    #: over again, and nothing is looked at but whether the two are equal.
+    elsewhere: bool = False
     #: What it says of itself that it does with rows that devices do not share evenly, see `Prove.remainder`.
     remainder: str = "error"

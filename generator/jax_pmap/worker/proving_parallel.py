@@ -36,13 +36,15 @@ from .parallel import (
 from .protocol import NOT_REFUSED, WAYS, Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
-from .sizes import check_odd, check_ragged, check_sizes, run_large
+from .sizes import ROOM, TAKEN, check_odd, check_ragged, check_sizes, is_out_of_reach, run_large
 from .target import current
 from .trials import Question, Trials
 from .uneven import check_uneven
 
 #: What draws random numbers, and does not only make keys.
 DRAWS = DRAWING | {"rng_uniform"}
+#: Rows for each device where the given ones are too few for so many, and the most devices that those are for.
+LEAST_ROWS, MOST_GIVEN = 3, 8
 
 
 def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) -> Calls:
@@ -108,11 +110,40 @@ def takes(trials: Trials, count: int) -> bool:
 
 def prove_parallel(trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> Checks:
     """The runs of a user's parallel function on all the devices there are, in one layout."""
+    if asked.elsewhere:
+        return prove_elsewhere(trials, calling, asked)
     proof = _Written(trials, calling, asked)
     checks = until_failure(proof.stages())
     question = trials.question
     adequacy = question.adequacy([asked.count])
     return Checks(tuple(checks), (), question.repeat, tuple(proof.notes), adequacy)
+
+
+def prove_elsewhere(trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> Checks:
+    """The runs on more devices than the given rows are for: on more rows, other numbers in them too.
+
+    Of some batches the first on which the function does not raise. There are none where these would cost too
+    much, and where the reference takes none of the batches.
+    """
+    question, count = trials.question, asked.count
+    base = arguments.batch_size(question.data[0], question.axes)
+    ran: list[Check] = []
+    shares = [base // count] if base >= LEAST_ROWS * count else [LEAST_ROWS, max(base // MOST_GIVEN, 1)]
+    for size in dict.fromkeys(share * count for share in shares):
+        data = tuple(arguments.cut(each, question.axes, size) for each in question.data)
+        copies = strengthen.size_of({**data[0], **dict.fromkeys(question.axes)}) * count
+        if strengthen.size_of(data[0]) > ROOM or copies > TAKEN or is_out_of_reach(question, size):
+            continue
+        trials.question = dataclasses.replace(question, data=data)
+        try:
+            ran = until_failure(_Written(trials, calling, asked).elsewhere())
+        except (MemoryError, Problem):
+            raise
+        except BaseException:  # Of the reference, which takes no such batch.
+            continue
+        if ran[-1].raised is None:
+            break
+    return Checks(tuple(dataclasses.replace(each, resized=True) for each in ran), (), question.repeat)
 
 
 class _Written:
@@ -158,6 +189,20 @@ class _Written:
             yield check_odd(self.parallel, self.size)
         if with_given:
             yield from self.once(question, program)
+
+    def elsewhere(self) -> Iterator[Sequence[Check]]:
+        """The runs on a count of devices that is none of the usual ones; see `prove_elsewhere`."""
+        trials = self.trials
+        if trials.question.repeat:
+            trials.question = own_keys(trials, self.calling, self.make, self.count, self.size)
+        question, first = trials.question, len(trials.question.data)
+        plans = [(question.kind, index) for index in (0, first, first + 1)]
+        found = check_count(self.parallel, self.size, with_given=False, plans=plans)
+        if question.wide and fails_wide(found):
+            trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+            yield from self.elsewhere()
+            return
+        yield self.detailed(found)
 
     def keys(self) -> Sequence[Check]:
         """A failure where keys are wrong.

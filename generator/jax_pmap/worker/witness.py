@@ -46,6 +46,10 @@ ODD = (3, 5)
 COMPANIONS = (ODD, (2, 4))
 #: Counts on which code is traced that may have limits of its own: more devices than a machine has, say.
 UNUSUAL = (3, 5, 64)
+#: Counts that are beyond most limits: what is another program on few devices may be one on these.
+BEYOND = (64, 128)
+#: Counts that a run tells of where a function is traced on no others besides.
+MOST_UNTOLD = 2
 #: Multiples that shares are tried in, where a rule asks for one.
 MOST_MULTIPLE = 64
 
@@ -166,6 +170,11 @@ def _derived(
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
+    elsewhere: tuple[int, ...] = ()
+    if found.complete and question.axes and foreign and mesh is None:
+        unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
+        ways = [[UNUSUAL], *([(*companions, count) for companions in COMPANIONS] for count in unseen)]
+        found, elsewhere = _on_many(found, question, parallel, packed, multiple, ways)
     larger: Sequence[tuple[Traced, int, Sequence[int]]] = ()
     if found.complete and question.axes and not uniform:
         known = math.lcm(needed, multiple)
@@ -183,10 +192,6 @@ def _derived(
         found = _of_rows(found, rows, size)
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
-    if found.complete and question.axes and foreign and found.mapped and mesh is None:
-        unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
-        for ways in ([UNUSUAL], *([(*companions, count) for companions in COMPANIONS] for count in unseen)):
-            found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
         sources = question.sources if small and not foreign else ()
@@ -229,6 +234,7 @@ def _derived(
         asked=wanted,
         run=run,
         forms=tuple(dict.fromkeys(forms)),
+        elsewhere=elsewhere,
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
@@ -239,27 +245,57 @@ def _on_many(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     multiple: int,
-    ways: Sequence[Sequence[int]],
-) -> Derivation:
-    """Where the derivation ends on some counts of devices; else, or where they fail, what was `found`.
+    ways: Sequence[Sequence[Sequence[int]]],
+) -> tuple[Derivation, tuple[int, ...]]:
+    """Where deriving ends on some counts of devices, else what was `found`; and the counts that a run tells.
 
-    Of several `ways` the first counts that the function takes. ``min(jax.device_count(), 8)`` is the number
-    of devices up to 8, and ``{6: 0.5}.get(n, 1)`` mostly 1.
+    Those are the ones on which it may work in another way than on the usual ones: the derivation ends there,
+    or the function takes the largest alone, which tells nothing of how numbers depend on how many there are.
+    Of each of the `ways` the first counts that it takes. ``min(jax.device_count(), 8)`` is the number of
+    devices up to 8, and ``{6: 0.5}.get(n, 1)`` mostly 1.
     """
-    for counts in ways:
+    unlike: dict[int, None] = {}
+    untold: dict[int, None] = {}
+
+    def held(counts: Sequence[int]) -> "tuple[bool, Derivation | None]":
+        # Whether it takes the largest of them; and what is shown, where it takes all.
         leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
         if (reference := _reference(question, packed, leaves)) is None:
-            continue
+            return False, None
         try:
-            _traced_on(parallel, packed, leaves, max(counts))
-            ended = _compared(reference, parallel, packed, leaves, counts)
+            largest = _traced_on(parallel, packed, leaves, max(counts))
         except _Untraced:  # Whoever calls it so is told.
+            return False, None
+        try:
+            if len(mesh_axes([largest.jaxpr])) > 1:
+                return True, None  # It would be held on sizes of a mesh by themselves.
+            return True, _compared(reference, parallel, packed, leaves, counts, foreign=False)
+        except (Apart, _OtherForm) as problem:
+            return True, Derivation(0, (Ending(0, str(problem)),))
+        except _Untraced:
+            return True, None
+
+    for several in ways:
+        largest, counts = max(several[0]), several[0]
+        taken, ended = False, None
+        for counts in several:
+            takes, ended = held(counts)
+            taken = taken or takes
+            if ended is not None:
+                break
+        if ended is None:
+            untold |= {largest: None} if taken else {}
             continue
         if ended.complete:
-            break
-        said = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
-        return _only_there(ended, f"on {said} devices it works in another way")
-    return found
+            continue
+        beyond = held(tuple(dict.fromkeys((*BEYOND, largest))))[1] if unlike else None
+        if beyond is None or not beyond.complete:
+            unlike |= dict.fromkeys(counts)
+        if found.complete:
+            said = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
+            found = _only_there(ended, f"on {said} devices it works in another way")
+    more = [count for count in untold if count > max(COUNTS)]
+    return found, (*unlike, *more[:MOST_UNTOLD])
 
 
 def _other_forms(
