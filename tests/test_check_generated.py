@@ -267,6 +267,30 @@ AROUND = [
 ]
 
 
+def test_what_a_proof_of_an_edit_does_not_show_is_said(project: Project) -> None:
+    project.write("stats.py", "import jax.numpy as jnp\n\n\ndef mean(x):\n    return jnp.mean(x)\n")
+    words = ("gen", "mean", "-q", "-o", "mean_pmap.py", "--arg", "x=f32[24]")
+    assert project.run(*words).exit_code == 0
+    text = Path("mean_pmap.py").read_text()
+    ends = "return jax.lax.pmean(jnp.mean(x), axis_name=AXIS)"
+    assert ends in text
+    edits = {
+        "jax.lax.psum(jnp.mean(x), AXIS) / min(jax.local_device_count(), 8)": 1,
+        "jax.lax.pmean(jnp.mean(x) * (n := min(jax.local_device_count(), 8)), AXIS) / n": 0,
+    }
+    for edited, code in edits.items():
+        Path("mean_pmap.py").write_text(text.replace(ends, f"return {edited}"))
+        found = project.run("check", "--accept", "mean_pmap.py", "--output-format", "json")
+        assert found.exit_code == code, found.stderr
+        document = json.loads(found.stdout)
+        if code:
+            assert "on 64 devices" in document["findings"][0]["message"]
+    [note] = document["notes"]
+    assert note["file"] == "mean_pmap.py"
+    assert "on 3, 5 and 64 devices it works in another way" in note["note"]
+    assert f"mean_pmap.py: note: {note['note']}" in found.stderr
+
+
 def test_edits_around_the_mapped_function_are_proved_too(project: Project) -> None:
     """What the drop-in does with arrays of jax, with what `place` has put ahead, and with other ranks."""
     project.write("stats.py", EDITED)

@@ -316,6 +316,8 @@ def check(**options: Any) -> int:
     else:
         write_stdout(shown)
     if not options["quiet"]:
+        for file, note in result.notes:
+            click.echo(f"{file}: note: {note}", err=True)
         click.echo(f"jax-pmap: {findings.summary(result)}", err=True)
     if options["verbose"]:
         progress.print_stages()

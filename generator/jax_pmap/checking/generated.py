@@ -64,6 +64,8 @@ class Outcome:
     fixed: int = 0
     #: Edited files that were proved as they are, and recorded.
     accepted: int = 0
+    #: What there is to say of their proofs, a sentence each.
+    notes: tuple[str, ...] = ()
 
 
 def is_candidate(data: bytes) -> bool:
@@ -283,6 +285,7 @@ def _keep(cache: Cache, key: str, request: Request, recorded: Recorded, files: I
 def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: bool) -> Outcome:
     """Prove a file as it is, with the inputs in its header; where that is asked for, record it."""
     from jax_pmap.pipeline import verify
+    from jax_pmap.report.text import notes_of
 
     request = dataclasses.replace(
         recorded.request, python=each.python or recorded.request.python, timeout=each.timeout
@@ -297,7 +300,7 @@ def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept
         return Outcome(())
     text = accepted(each.text, made_of(_source_of(request)), result.evidence)
     write_code(each.path, text, force=True)
-    return Outcome((), 0, 1)
+    return Outcome((), 0, 1, notes_of(result.evidence))
 
 
 def accepted(text: str, made: MadeOf, evidence: Evidence) -> str:

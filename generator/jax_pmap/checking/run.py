@@ -75,6 +75,8 @@ class CheckReport:
     fixed: int = 0
     #: Edited files that were proved as they are, and recorded.
     accepted: int = 0
+    #: What there is to say of the proofs of these: the file, and a sentence.
+    notes: tuple[tuple[str, str], ...] = ()
     #: With a text in place of files and `fix`: the text as it should be.
     text: str | None = None
 
@@ -109,6 +111,7 @@ class _Gathered:
         self.lines: dict[str, list[str]] = {}
         self.fixed = 0
         self.accepted = 0
+        self.notes: list[tuple[str, str]] = []
 
     def add(self, shown: str, text: str, found: Sequence[Finding], always: Callable[[str], bool]) -> None:
         """Take in what a run of a file found: what is wanted, or `always` reported."""
@@ -181,12 +184,13 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
             gathered.add(each.shown, each.text, outcome.findings, lambda code: code not in GENERATED)
             gathered.fixed += outcome.fixed
             gathered.accepted += outcome.accepted
+            gathered.notes += [(each.shown, note) for note in outcome.notes]
     if pages:
         for page, found in zip(pages, check_pages(pages, cache, say), strict=True):
             gathered.add(page.shown, page.text, found, ENVIRONMENT.__contains__)
     cache.save()
     numbered = _numbered(gathered.findings, gathered.lines)
-    return CheckReport(numbered, len(files), gathered.fixed, gathered.accepted)
+    return CheckReport(numbered, len(files), gathered.fixed, gathered.accepted, tuple(gathered.notes))
 
 
 def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: frozenset[str]) -> Page:

@@ -75,6 +75,7 @@ def as_json(report: CheckReport) -> dict[str, Any]:
         "files": report.files,
         "fixed": report.fixed,
         "accepted": report.accepted,
+        "notes": [{"file": file, "note": note} for file, note in report.notes],
         "findings": [
             {
                 "code": finding.code,

@@ -161,9 +161,7 @@ def _print_evidence(evidence: Evidence, console: Console, *, sent: bool = False)
     told = dataclasses.replace(evidence, collectives=None) if sent else evidence
     for line in _joined(evidence_parts(told), console.width):
         console.print((line, "green" if evidence.proved else "red"))
-    if evidence.derivation is not None and not evidence.derived:
-        print_prose(console, ended(evidence.derivation), indent="  ", style="yellow")
-    for note in evidence.notes:
+    for note in notes_of(evidence):
         print_prose(console, note, indent="  ", style="yellow")
 
 
@@ -178,6 +176,13 @@ def ended(derivation: Derivation) -> str:
         f"not derived for all inputs, but tried on some: after {derivation.operations:,} operations the "
         f"derivation ended{at}{where}: {clean(derivation.reason)}{clean(parts)}"
     )
+
+
+def notes_of(evidence: Evidence) -> tuple[str, ...]:
+    """What there is to say of a proof in which nothing is wrong, a sentence each."""
+    derivation = evidence.derivation
+    early = [ended(derivation)] if derivation is not None and not evidence.derived else []
+    return (*early, *map(clean, evidence.notes))
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:
