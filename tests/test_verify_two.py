@@ -404,3 +404,44 @@ def test_a_batch_that_is_made_like_the_parameters_is_not_renamed(project: Projec
     given = ("--inputs", "trees.py::two_pairs", "--convert", "params=trees.py::swapped")
     found = project.run("verify", "trees.py::pairs", "--against", "trees.py::of_pairs", *given)
     assert "derived for all inputs" in found.words, found.stderr
+
+
+LIMITED = """
+    import functools
+    import jax
+    import jax.numpy as jnp
+
+    over_devices = functools.partial(jax.pmap, axis_name="i", out_axes=None)
+
+
+    @over_devices
+    def mean(x):
+        return jax.lax.pmean(jnp.mean(x), "i")
+
+
+    @over_devices
+    def up_to_eight(x):
+        return jax.lax.psum(jnp.mean(x), "i") / min(jax.device_count(), 8)
+
+
+    @over_devices
+    def on_any(x):
+        return jax.lax.psum(jnp.mean(x), "i") / jax.device_count()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("up_to_eight", 1, "8 × the reference on 64 devices"),
+        ("on_any", 0, "derived for all inputs and device counts"),
+    ],
+)
+def test_limits_on_the_devices_are_met_beside_a_parallel_version_too(
+    shared: Project, name: str, code: int, says: str
+) -> None:
+    shared.write("limited.py", LIMITED)
+    words = ("--against", "limited.py::mean", "--arg", "x=f32[24]")
+    found = shared.run("verify", f"limited.py::{name}", *words)
+    assert found.exit_code == code, found.stderr
+    assert says in found.words

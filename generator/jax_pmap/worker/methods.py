@@ -712,10 +712,11 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
             calling, target.reference, given, axes, statics, form, count, target.renaming
         )
 
+    sources = [calling_of(called.object, called.named).function, target.fn]
     if other is not None:
-        answer = witness.witness_of_two(question, reference, made)
+        sources.append(calling_of(other.object, other.named).function)
+        answer = witness.witness_of_two(question, reference, made, telling.counts_in(sources))
     else:
-        sources = [calling_of(called.object, called.named).function, target.fn]
         answer = witness.witness(
             question,
             made,

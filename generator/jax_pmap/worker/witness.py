@@ -173,8 +173,8 @@ def _derived(
     elsewhere: tuple[int, ...] = ()
     if found.complete and question.axes and foreign and mesh is None:
         unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
-        ways = [[UNUSUAL], *([(*companions, count) for companions in COMPANIONS] for count in unseen)]
-        found, elsewhere = _on_many(found, question, parallel, packed, multiple, ways)
+        held = functools.partial(_held, question, parallel, packed, multiple)
+        found, elsewhere = _on_many(found, held, unseen)
     larger: Sequence[tuple[Traced, int, Sequence[int]]] = ()
     if found.complete and question.axes and not uniform:
         known = math.lcm(needed, multiple)
@@ -241,40 +241,22 @@ def _derived(
 
 def _on_many(
     found: Derivation,
-    question: Question,
-    parallel: Callable[[int], Callable[[Values], Any]],
-    packed: Packed,
-    multiple: int,
-    ways: Sequence[Sequence[Sequence[int]]],
+    held: Callable[[Sequence[int]], "tuple[bool, Derivation | None]"],
+    named: Sequence[int],
 ) -> tuple[Derivation, tuple[int, ...]]:
     """Where deriving ends on some counts of devices, else what was `found`; and the counts that a run tells.
 
     Those are the ones on which it may work in another way than on the usual ones: the derivation ends there,
     or the function takes the largest alone, which tells nothing of how numbers depend on how many there are.
-    Of each of the `ways` the first counts that it takes. ``min(jax.device_count(), 8)`` is the number of
-    devices up to 8, and ``{6: 0.5}.get(n, 1)`` mostly 1.
+    They are `UNUSUAL` ones and those that the code has `named`, of whose companions the first are taken that
+    it takes. ``min(jax.device_count(), 8)`` is the number of devices up to 8, and ``{6: 0.5}.get(n, 1)``
+    mostly 1.
+
+    `held` says whether it takes the largest of some counts, and what is derived where it takes all of them.
     """
     unlike: dict[int, None] = {}
     untold: dict[int, None] = {}
-
-    def held(counts: Sequence[int]) -> "tuple[bool, Derivation | None]":
-        # Whether it takes the largest of them; and what is shown, where it takes all.
-        leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
-        if (reference := _reference(question, packed, leaves)) is None:
-            return False, None
-        try:
-            largest = _traced_on(parallel, packed, leaves, max(counts))
-        except _Untraced:  # Whoever calls it so is told.
-            return False, None
-        try:
-            if len(mesh_axes([largest.jaxpr])) > 1:
-                return True, None  # It would be held on sizes of a mesh by themselves.
-            return True, _compared(reference, parallel, packed, leaves, counts, foreign=False)
-        except (Apart, _OtherForm) as problem:
-            return True, Derivation(0, (Ending(0, str(problem)),))
-        except _Untraced:
-            return True, None
-
+    ways = [[UNUSUAL], *([(*companions, count) for companions in COMPANIONS] for count in named)]
     for several in ways:
         largest, counts = max(several[0]), several[0]
         taken, ended = False, None
@@ -296,6 +278,58 @@ def _on_many(
             found = _only_there(ended, f"on {said} devices it works in another way")
     more = [count for count in untold if count > max(COUNTS)]
     return found, (*unlike, *more[:MOST_UNTOLD])
+
+
+def _held(
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    multiple: int,
+    counts: Sequence[int],
+) -> "tuple[bool, Derivation | None]":
+    """Whether a function takes the largest of `counts`, and what is derived where it takes all of them."""
+    leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
+    if (reference := _reference(question, packed, leaves)) is None:
+        return False, None
+    try:
+        largest = _traced_on(parallel, packed, leaves, max(counts))
+    except _Untraced:  # Whoever calls it so is told.
+        return False, None
+    try:
+        if len(mesh_axes([largest.jaxpr])) > 1:
+            return True, None  # It would be held on sizes of a mesh by themselves.
+        return True, _compared(reference, parallel, packed, leaves, counts, foreign=False)
+    except (Apart, _OtherForm) as problem:
+        return True, Derivation(0, (Ending(0, str(problem)),))
+    except _Untraced:
+        return True, None
+
+
+def _both_held(
+    question: Question,
+    functions: Sequence[Callable[[int], Callable[[Values], Any]]],
+    packed: Packed,
+    counts: Sequence[int],
+) -> "tuple[bool, Derivation | None]":
+    """`_held` of two parallel functions against each other, a reference first."""
+    leaves = abstract_leaves(packed, question.axes, math.lcm(*counts))
+    try:
+        largest = [_traced_on(each, packed, leaves, max(counts)) for each in functions]
+    except _Untraced:
+        return False, None
+    try:
+        if any(len(mesh_axes([each.jaxpr])) > 1 for each in largest):
+            return True, None
+        one, other = (_traced(each, packed, leaves, counts, "it is") for each in functions)
+    except Apart as problem:
+        return True, Derivation(0, (Ending(0, str(problem)),))
+    except _Untraced:
+        return True, None
+    why = next((why for a, b in zip(one, other, strict=True) if (why := _other_form(a, [b]))), "")
+    if why:
+        return True, Derivation(0, (Ending(0, why),))
+    before, after = ([each.jaxpr for each in row] for row in (one, other))
+    return True, derive_from_parallel(before, after, leaf_names(packed))
 
 
 def _other_forms(
@@ -816,11 +850,12 @@ def witness_of_two(
     question: Question,
     reference: Callable[[int], Callable[[Values], Any]],
     parallel: Callable[[int], Callable[[Values], Any]],
+    counts: Sequence[int] = (),
 ) -> protocol.Derivation:
     """`witness` of a parallel function against a reference that is parallel itself.
 
-    Both give the function for a number of devices. The answer is about a batch like the given one and one of
-    thousands of rows.
+    Both give the function for a number of devices, and may know the `counts`. The answer is about a batch
+    like the given one and one of thousands of rows.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -834,6 +869,11 @@ def witness_of_two(
                 answer = _ended(str(problem))
                 continue
             needed = _multiple(found.conditions, size)
+            elsewhere: tuple[int, ...] = ()
+            if found.complete and question.axes:
+                unseen = [each for each in counts if each not in (*UNUSUAL, *chosen)]
+                held = functools.partial(_both_held, question, (reference, parallel), packed)
+                found, elsewhere = _on_many(found, held, unseen if found.operations <= FEW else ())
             if found.complete:
                 for rows in (math.lcm(*chosen) * PRIMES[1], -(-MANY // size) * size):
                     try:
@@ -845,7 +885,15 @@ def witness_of_two(
                     break
             if found.complete and needed > 1:
                 found = dataclasses.replace(found, endings=(_only_multiples(found, needed),))
-        return describe(found, counts=tuple(chosen), batch=size, multiple=needed, asked=0, run=None)
+        return describe(
+            found,
+            counts=tuple(chosen),
+            batch=size,
+            multiple=needed,
+            asked=0,
+            run=None,
+            elsewhere=elsewhere,
+        )
     return answer
 
 
