@@ -266,8 +266,8 @@ def enqueued(w, queue, at, x):
     assert "with 1 row on a device the function works in another way" in made.words
 
 
-def test_code_that_would_not_take_the_given_batch_is_not_written(shared: Project) -> None:
-    """How often a binary search goes round hangs on the rows, and no multiple of them is right for all."""
+def test_a_search_in_as_many_rounds_as_the_rows_ask_for_takes_every_batch_but_of_few(shared: Project) -> None:
+    """On some devices a batch of 24 gives each so few rows that the code refuses it: it is held on others."""
     source = """\
 import jax
 import jax.numpy as jnp
@@ -282,5 +282,8 @@ def resampled(points, logits):
 """
     shared.write("particles.py", source)
     words = ("gen", "particles.py::resampled", "--arg", "points=f32[48,3]", "--arg", "logits=f32[48]")
-    says = ("no 2 to 8 devices share the given batch of 48",)
-    shared.refused("JP041", *words, "--shard", "logits", "--no-run", says=says, exit_code=1)
+    made = shared.run(*words, "--shard", "logits", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    assert "takes a multiple of" not in made.words
+    assert "with 1 to 3 rows on a device the function works in another way" in made.words

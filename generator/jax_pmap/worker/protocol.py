@@ -344,8 +344,8 @@ class Load(Request[Loaded]):
     collectives: bool
     in_place: bool
     #: The name of the axis that the batch is going to be mapped over, and whether it may be no other.
-    axis: str
-    axis_given: bool
+    axis: str = ""
+    axis_given: bool = True
     #: Run in place of what the file holds.
     source: str | None = None
     #: Whether failures in other modules are passed over, unless one of these names is missing.
