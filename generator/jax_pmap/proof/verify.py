@@ -760,10 +760,10 @@ class _Verification:
                     f"not on {count} devices: `{self.name}` does not run there ({error_line(failure.error)})"
                 )
             else:
-                raise RefusalError(self._unlike(run, [*found, *able], called.layout, derivation))
+                raise RefusalError(self._differs_elsewhere(run, [*found, *able], called.layout, derivation))
         return found
 
-    def _unlike(
+    def _differs_elsewhere(
         self, run: Run, able: Sequence[Run], layout: Layout, derivation: Derivation | None
     ) -> Refusal:
         """What to say of a count on which it works in another way, and differs or could not be run."""
@@ -884,7 +884,7 @@ class _Verification:
                 yield f"`{name}` is None in these inputs; what the two do with another one is not compared"
             if name not in question.roles.statics or argument["none"] or name in self.left_out:
                 continue
-            unlike = _unlike(given, others)
+            unlike = _another(given, others)
             compared = {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others)))
             for value in [*compared, *([unlike] if unlike else [])]:
                 if value == given:
@@ -1088,7 +1088,7 @@ def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
         yield roles
 
 
-def _unlike(given: str, others: Sequence[str]) -> str | None:
+def _another(given: str, others: Sequence[str]) -> str | None:
     """A constant like `given` that is none of the `others` it is compared with: what is left to `else`.
 
     None of a text that is compared with nothing, which may be any name, and of what is no text or number.
