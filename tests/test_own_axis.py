@@ -62,6 +62,21 @@ def another(w, x, y):
     return w - 0.1 * jax.tree.map(lambda g: mean_if_mapped(g, "dev"), g)
 
 
+def told(w, x, y, rate=0.1):
+    if isinstance(rate, float):
+        rate = 2 * rate
+    return w - rate * mean_if_mapped(grads(w, x, y), "dev")
+
+
+def told_here(w, x, y, rate=0.1):
+    g = grads(w, x, y)
+    try:
+        g = lax.pmean(g, "dev")
+    except NameError:
+        pass
+    return w - (2 * rate if isinstance(rate, float) else rate) * g
+
+
 def doubled(w, x, y):
     g = grads(w, x, y)
     try:
@@ -101,6 +116,10 @@ def inputs():
     return jnp.ones(3), x, jnp.cos(jnp.arange(48.0))
 
 
+def rated():
+    return *inputs(), 0.1
+
+
 def samples():
     return inputs()[:2]
 """
@@ -138,6 +157,14 @@ def test_the_compiler_has_no_axis_and_needs_none(steps: Project) -> None:
     made = steps.run(*words)
     assert made.exit_code == 0, made.stderr
     assert "synchronises over the axis" not in made.words
+
+
+@pytest.mark.parametrize("name", ["told", "told_here"])
+def test_the_original_is_still_called_as_it_is(steps: Project, name: str) -> None:
+    words = ("gen", f"conditional.py::{name}", "--inputs", "conditional.py::rated", "--axis-name", "dev")
+    made = steps.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "`rate` was tried with 0.1; the emitted function takes no other value" in made.words
 
 
 def test_a_map_over_one_device_that_is_another_function_is_no_reference(steps: Project) -> None:

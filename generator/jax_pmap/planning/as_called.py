@@ -45,7 +45,7 @@ class AsCalled:
 def is_compiled(target: Target) -> bool:
     """Whether the user compiles or maps the function: then a call of it is traced, too."""
     facts = target.facts
-    if any(each.name in COMPILERS | MAPPERS for each in facts.decorators) or facts.collectives:
+    if any(each.name in COMPILERS | MAPPERS for each in facts.decorators):
         return True
     return bool(target.own_axis or compiled_at(target))
 
@@ -61,7 +61,8 @@ def as_called(
         RefusalError: JP062, with the line or the argument by which tracing changes the meaning; JP049 where
             the function changes by itself.
     """
-    if is_compiled(target) or whole.axes:
+    # Code that synchronises only where an axis is bound is called without one.
+    if is_compiled(target) or any(axis.error.type for axis in whole.axes):
         return AsCalled()
 
     # Decorators that hand on what they are given are no part of the emitted code.
