@@ -12,7 +12,7 @@ from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError, Request, Say, Source, Span, refused
 from jax_pmap.planning.roles import Described
-from jax_pmap.problems import error_details, error_span, missing_package, or_stub
+from jax_pmap.problems import error_details, error_span, install
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -145,10 +145,8 @@ def program_ended(
         hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
         if problem.error.type == "EOFError":
             hint = "It reads its standard input, which is closed here: give what it asks for by options"
-        elif problem.error.type == "ModuleNotFoundError":
-            hint = "Install it, or name the interpreter that has it: --python PATH"
-            if package := missing_package(problem.error.message):
-                hint += or_stub(package)
+        elif missing := install(problem.error, str(session.python)):
+            hint = missing
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",

@@ -37,21 +37,30 @@ def bind_own_axis(statics: Sequence[str]) -> None:
         return
     packed = Packed(target.values({}), statics)
     found = target.once("own axis", tuple(statics), lambda: _own(target, packed))
-    if found is None:
-        return
-    leaves = abstract_leaves(packed, {})
-    unbound = Traced.of(target.reference, packed, leaves).jaxpr
-    if target.one_device.axes:
-        return  # It does not do without.
-    name, where = found
-    target.one_device.axes[name] = where
-    if same_meaning(unbound, Traced.of(target.reference, packed, leaves).jaxpr, leaf_names(packed)):
+    if found is not None:
+        name, where = found
+        target.one_device.axes[name] = where
         become(dataclasses.replace(target))
-    else:
-        del target.one_device.axes[name]
 
 
 def _own(target: Target, packed: Packed) -> tuple[str, Raised] | None:
+    """The axis that the target synchronises over and may do without, and where; None where there is none."""
+    found = _first(target, packed)
+    if found is None:
+        return None
+    leaves, axes = abstract_leaves(packed, {}), target.one_device.axes
+    unbound = Traced.of(target.reference, packed, leaves).jaxpr
+    if axes:
+        return None  # It does not do without, as has been found out now.
+    axes[found[0]] = found[1]
+    try:
+        bound = Traced.of(target.reference, packed, leaves).jaxpr
+    finally:
+        del axes[found[0]]
+    return found if same_meaning(unbound, bound, leaf_names(packed)) else None
+
+
+def _first(target: Target, packed: Packed) -> tuple[str, Raised] | None:
     """The first axis, of those that the user's code names, over which the target has a collective; and where.
 
     That is an error of no type, as nothing is raised.
