@@ -31,12 +31,12 @@ class Callees:
         session: Session,
         say: Say,
         name: str,
-        roles: protocol.Roles,
+        statics: Sequence[str],
         overrides: Mapping[str, str],
     ) -> None:
-        """For the target `name`, called with `roles` as a request has them, and with static `overrides`."""
+        """For the target `name`, with its constant arguments `statics`, some as in `overrides`."""
         self.bodies, self.session, self.say, self.name = bodies, session, say, name
-        self.roles, self.overrides = roles, overrides
+        self.statics, self.overrides = tuple(statics), overrides
         #: What was seen, by the scope of the body and the source of what is called in it.
         self.seen: dict[tuple[int, str], Sequence[protocol.Callee]] = {}
         #: Why something was not found, by the source of what is called.
@@ -82,7 +82,7 @@ class Callees:
         """
         if self.run is None:
             try:
-                asked_for = protocol.FindModuleMethods(self.roles.statics)
+                asked_for = protocol.FindModuleMethods(self.statics)
                 self.run = self.session.ask(asked_for, "finding out what is called")
             except Problem:
                 self.run = ()
@@ -160,7 +160,7 @@ class Callees:
         try:
             code, around = bodies.body.definition(tapped(bodies.body)), bodies.around(tapped, noted=noted)
             asked_for = protocol.FindCallees(
-                self.roles, self.overrides, protocol.Tapped(self.name, code, around)
+                self.statics, self.overrides, protocol.Tapped(self.name, code, around)
             )
             answer = self.session.ask(asked_for, "finding out what is called")
         except Problem:

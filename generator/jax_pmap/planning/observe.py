@@ -124,7 +124,7 @@ class Observer(Placer):
 
     def callees(self, roles: Roles, overrides: Mapping[str, str]) -> Callees:
         """What finds the functions and methods that calls run."""
-        return Callees(self, self.session, self.say, self.facts.name, roles.request(), overrides)
+        return Callees(self, self.session, self.say, self.facts.name, roles.statics, overrides)
 
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()

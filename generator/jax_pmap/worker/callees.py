@@ -15,7 +15,7 @@ from .around import furnish
 from .functions import guarded, in_place_of, located, named, unwrapped
 from .observe import RECORDER
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
-from .target import current
+from .target import ANSWERS, current
 from .type_tests import is_users
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
@@ -138,14 +138,14 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
 def find_callees(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
     """Trace the target on the whole batch, its callees tapped, and describe them.
 
-    One that is never reached is not among them.
+    One that is never reached is not among them. Each assignment of roles that is tried asks the same.
     """
-    return current().once("callees", encode(request), lambda: _found(request), most=1)
+    return current().once("callees", encode(request), lambda: _found(request), most=ANSWERS)
 
 
 def _found(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
     target = current()
-    packed = Packed(target.values(request.overrides), request.roles.statics)
+    packed = Packed(target.values(request.overrides), request.statics)
     taps = Callees()
     scope = {**target.namespace(), RECORDER: taps}
     furnished = furnish(scope, request.tapped.around, {RECORDER: taps})

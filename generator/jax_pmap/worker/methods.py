@@ -68,7 +68,7 @@ from .protocol import Comparison, Problem
 from .renaming import rename
 from .server import Handlers, describe_exception
 from .specs import SEED
-from .target import Target, become, current, leaf_axes
+from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (
     find_layers,
     find_minibatches,
@@ -324,11 +324,18 @@ def synchronise(request: protocol.Synchronise) -> bool:
 
 
 def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
-    """Which draws of the function belong to examples, and which marked keys they come from."""
+    """Which draws of the function belong to examples, and which marked keys they come from.
+
+    A plan that is begun anew asks some questions again: the latest are answered once.
+    """
+    if not measured(request.roles.statics).draws:
+        return protocol.Draws()
+    return current().once("surveyed", protocol.encode(request), lambda: _surveyed(request), most=ANSWERS)
+
+
+def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
     target = current()
     axes, statics, count = leaf_axes(request.roles), request.roles.statics, request.count
-    if not measured(statics).draws:
-        return protocol.Draws()
     values, _ = prove.cut_to(target.values(request.overrides), axes, count)
     marker = draws.Marker()
     scope = {**target.namespace(), observe.RECORDER: marker}

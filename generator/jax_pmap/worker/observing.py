@@ -14,11 +14,8 @@ from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
 from .marks import is_no_mark
 from .protocol import Problem
 from .server import describe_exception, summary
-from .target import Target, current, leaf_axes
+from .target import ANSWERS, Target, current, leaf_axes
 from .work import work
-
-#: How many questions are answered once.
-ANSWERS = 8
 
 
 def observe_code(request: protocol.Observe) -> protocol.Observation:

@@ -921,7 +921,7 @@ class FindModuleMethods(Request[tuple[ModuleMethod, ...]]):
 class FindCallees(Request[Mapping[int, tuple[Callee, ...]]]):
     """What is called, by the number of the tap, where the target is traced on the whole batch."""
 
-    roles: Roles
+    statics: tuple[str, ...]
     overrides: Mapping[str, str]
     tapped: Tapped
 

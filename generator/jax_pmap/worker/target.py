@@ -13,6 +13,8 @@ from .one_device import OneDevice
 from .protocol import Roles
 
 T = TypeVar("T")
+#: How many answers are kept of each question that a plan asks anew when it is begun anew.
+ANSWERS = 8
 
 
 def nothing() -> None:

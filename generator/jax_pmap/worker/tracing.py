@@ -94,12 +94,19 @@ def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
 
 
 def find_module_methods(request: protocol.FindModuleMethods) -> tuple[protocol.ModuleMethod, ...]:
-    """Methods of the user's modules that libraries run; see `modules.find`."""
+    """Methods of the user's modules that libraries run; see `modules.find`.
+
+    Every assignment of roles that is tried asks for them, and they hang on none.
+    """
     target = current()
-    packed = Packed(target.values({}), request.statics)
-    with prove.x64(target.x64):
-        rows = modules.find(lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves))
-    return tuple(rows)
+
+    def found() -> tuple[protocol.ModuleMethod, ...]:
+        packed = Packed(target.values({}), request.statics)
+        with prove.x64(target.x64):
+            rows = modules.find(lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves))
+        return tuple(rows)
+
+    return target.once("module methods", request.statics, found)
 
 
 def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Frame, ...], ...]:
