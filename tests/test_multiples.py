@@ -202,6 +202,37 @@ def test_rows_are_repeated_until_the_shares_suit_the_function(project: Project) 
     assert "axis 0 a multiple of 16 (4 for each of the devices)" in done.stderr
 
 
+ONE_ROW = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def step(params, tokens, mask):
+    def loss_fn(params):
+        hidden = jax.vmap(lambda row: jnp.tanh(params["table"][row] @ params["w"]))(tokens)
+        return jnp.sum(hidden.mean(-1) * mask) / jnp.sum(mask)
+
+    loss, grads = jax.value_and_grad(loss_fn)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+def inputs():
+    normal = np.random.default_rng(0).normal
+    params = {"table": normal(size=(16, 8)).astype("float32"), "w": normal(size=(8, 8)).astype("float32")}
+    return params, np.arange(8)[None], np.ones((1, 8), "float32")
+"""
+
+
+def test_one_example_is_a_batch_of_one_row(project: Project) -> None:
+    """Nothing else is divided in its place: positions, of which there are as many as devices, or columns."""
+    project.write("one.py", ONE_ROW)
+    made = project.run("gen", "one.py::step", "--inputs", "one.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "the batch of 1 in the inputs has too few rows" in made.words
+    assert "tokens batch axis 0 i32[24,8]" in made.words
+
+
 def test_minibatches_of_a_shuffled_batch_need_rows_for_each(project: Project) -> None:
     """Each device works on its part of every minibatch: on some batches on three devices alone."""
     code = """\

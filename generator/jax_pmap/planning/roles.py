@@ -451,6 +451,9 @@ class RoleFinder:
             sizes = list(size)
         else:
             sizes = self._sizes(free)
+            rows = {self._at(leaf): 0 for leaf in free if leaf.data > 0.2 and leaf.shape}
+            if sizes[:1] == [1] and self._error(rows, 2) is None:
+                sizes = [1]  # With more examples there is nothing else to divide.
         found = []
         for size_ in sizes:
             like = [leaf for leaf in free if size_ in leaf.shape]
@@ -530,11 +533,14 @@ class RoleFinder:
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         number = collections.Counter(leaf.argument for leaf in leaves)
         common = self._common(leaves)
+        data = [leaf.shape for leaf in leaves if leaf.data > 0.2 and leaf.shape]
+        # Whoever tries a function on one example has it in all arrays of the batch.
+        least = 1 if len(data) > 1 and all(shape[0] == 1 for shape in data) else 2
         score: dict[int, float] = {}
         for leaf in leaves:
             likely: dict[int, float] = {}
             for axis, size in enumerate(leaf.shape):
-                if size >= 2:
+                if size >= least:
                     weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)] / number[leaf.argument]
                     elsewhere = leading.get(size, leaf.argument)
                     if (leaf.argument, size) in common or (
@@ -548,7 +554,7 @@ class RoleFinder:
         for size in score:
             # A batch is large enough, and mostly one that devices share evenly.
             score[size] *= 0.5 if size < self.enough else 0.8 if size % self.enough else 1
-        first, *others = sorted(score, key=lambda size: -score[size]) or [0]
+        first, *others = sorted(score, key=lambda size: (size != 1, -score[size])) or [0]
         return [first, *(size for size in others if size >= self.enough)][:4] if first else []
 
     @staticmethod

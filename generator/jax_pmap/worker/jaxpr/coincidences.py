@@ -120,6 +120,7 @@ def same(one: Program, other: Program) -> bool:
     return (
         one.operations == other.operations
         and [each.shape for each in one.constants] == [each.shape for each in other.constants]
+        and one.numbers.shape == other.numbers.shape
         and np.allclose(one.numbers, other.numbers, rtol=1e-6, atol=0, equal_nan=True)
     )
 
