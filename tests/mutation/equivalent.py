@@ -13,6 +13,7 @@ SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only
 BOTH = "numerator and denominator are scaled alike, and only their ratio is returned"
 SHIFT = "what is taken off before the exponential, whatever it is, cancels in the quotient"
 LINEAR = "the step in between is linear, and all else in it is whole"
+SLOPE = "only its derivative is taken, which hangs on no value of it, and the mean around that divides it"
 ONE_AXIS = "the array has one axis, and its first is its last"
 #: Fault and source -> why its survivors there compute the same. Looked at one by one.
 ARGUED: dict[tuple[str, str], str] = {
@@ -38,6 +39,20 @@ ARGUED: dict[tuple[str, str], str] = {
         (fault, "taken_apart_in_a_lambda"): BOTH
         for fault in ("op_swapped", "synchronised_twice", "factor_of_count", "a_thousandth_off")
     },
+    **{
+        (fault, "second_order"): BOTH
+        for fault in ("op_swapped", "synchronised_twice", "factor_of_count", "a_thousandth_off")
+    },
+    **{
+        (fault, "terms_of_two_kinds"): SLOPE
+        for fault in ("sync_dropped", "sync_misses_a_leaf", "dropped_on_one_count", "narrowed")
+    },
+    **{(fault, "mixture_by_scan"): SHIFT for fault in ("sync_late", "narrowed")},
+    ("padding_counted", "made_by_a_factory"): "a row of zeros has a mask of zero",
+    (
+        "a_thousandth_off",
+        "numbers_for_all_rows",
+    ): "the half of a thousandth more rows is rounded off, or is rows that `x` has not, which raises",
     **{(fault, "pooled"): SHIFT for fault in ("op_swapped", "first_device_only", "sync_late", "narrowed")},
     **{
         (fault, "minimised"): "`p` is whole, and the mean around it divides its gradient in the same way"
