@@ -230,6 +230,19 @@ def test_what_makes_the_example_inputs_and_nothing_else_changes_nothing_later(sh
     shared.write("maker_alone.py", MAKER.partition("def again")[0])
     made = shared.run(words[0], "maker_alone.py::step", *words[2:], "maker_alone.py::inputs")
     assert made.exit_code == 0, made.stderr
+    # Something else has that name in a file that does not import it.
+    method = "\n\nclass Fit:\n    def step(self, x, config):\n        return step(x, config)\n"
+    acting = "\n\ndef act(env):\n    return env.act()\n"
+    shared.write("making.py", MAKER.partition("def inputs")[0] + acting + method)
+    changing = "import jax.numpy as jnp\n\nimport making\n\n\ndef act():\n    making.CONFIG.target = -3.0\n"
+    shared.write("its_inputs.py", changing + "    return jnp.arange(24.0), making.CONFIG\n")
+    made = shared.run(words[0], "making.py::step", *words[2:], "its_inputs.py::act")
+    assert made.exit_code == 0, made.stderr
+    shared.write("of_method.py", changing + "    return making.Fit(), jnp.arange(24.0), making.CONFIG\n")
+    made = shared.run(
+        words[0], "making.py::Fit.step", *words[2:], "of_method.py::act", "--in-place", "--diff"
+    )
+    assert made.exit_code == 0, made.stderr
 
 
 FIELDS = """

@@ -13,6 +13,7 @@ from jax_pmap.locating.paths import import_name
 from jax_pmap.model import Request, Source
 from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.syntax.parse import parse
+from jax_pmap.worker import protocol
 
 #: How the message begins where the inputs are not what the method takes.
 MISFIT = "what it returns does not fit: "
@@ -21,10 +22,10 @@ CALL = """\
 import importlib, inspect, sys
 for root in {roots!r}:
     if root not in sys.path: sys.path.append(root)
-target, make = importlib.import_module({module!r}), importlib.import_module({inputs_module!r})
+target, {maker} = importlib.import_module({module!r}), importlib.import_module({inputs_module!r})
 for name in {qualname!r}.split("."): target = getattr(target, name)
-for name in {callable!r}.split("."): make = getattr(make, name)
-made = make(seed=0) if "seed" in inspect.signature(make).parameters else make()
+for name in {callable!r}.split("."): {maker} = getattr({maker}, name)
+made = {maker}(seed=0) if "seed" in inspect.signature({maker}).parameters else {maker}()
 pair = type(made) is tuple and len(made) == 2
 pair = pair and isinstance(made[0], (tuple, list)) and isinstance(made[1], dict)
 args, kwargs = made if pair else (made if type(made) is tuple else (made,), {{}})
@@ -67,6 +68,7 @@ def _call(source: Source, request: Request) -> str:
         inputs_module=module,
         callable=name,
         misfit=MISFIT,
+        maker=protocol.MAKER,
     )
 
 

@@ -206,6 +206,7 @@ def capture_call(request: protocol.Capture) -> protocol.Captured:
         axis=request.axis,
         axis_given=request.axis_given,
         named=tuple(call.kwargs),
+        maker=vars(sys.modules["__main__"]).get(protocol.MAKER),
     )
     target = become(defining(target, request.definition))
     data = arguments.bind(target.signature, call.args, call.kwargs)

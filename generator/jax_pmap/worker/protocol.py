@@ -381,6 +381,10 @@ class Def:
     owner: str | None
 
 
+#: What the program that calls a method with its inputs calls the function that makes them.
+MAKER = "_make_inputs"
+
+
 @dataclass(frozen=True, slots=True)
 class Capture(Request[Captured]):
     """Run the user's program up to its first call of the target, which becomes the example."""

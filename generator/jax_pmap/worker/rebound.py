@@ -11,6 +11,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -172,9 +173,10 @@ def changed_later(
     target, `function`, stands. Functions that nothing names but the module that calls them as it is
     imported, as a decorator that fills a table, are done by then, but for what they do after they call the
     target; so are the function in which the target is defined, and the `maker` of the example inputs where
-    nothing else names it. What is read in functions that are `left_out` of the emitted code does not count:
-    decorators, by the names that the target's module has for them. Arguments that are `constants` of the
-    emitted code, as the object of a method is, are kept with what they hold.
+    nothing else names it, in its file or in one that imports that. What is read in functions that are
+    `left_out` of the emitted code does not count: decorators, by the names that the target's module has for
+    them. Arguments that are `constants` of the emitted code, as the object of a method is, are kept with what
+    they hold.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     modules = {
@@ -195,11 +197,13 @@ def changed_later(
         for path, tree in files.items()
         for use in _of_statements(tree.body, Scope(path, changers=changers), name)
     ]
-    named = {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
+    named = _names_read(uses)
     imported = [_at_import(tree) for tree in files.values()]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
-    if made_by[1] in named:
+    stem = PurePath(made_by[0]).stem
+    near = {path for path, tree in files.items() if path == made_by[0] or _names_module(tree, stem)}
+    if made_by[1] in _names_read(use for use in uses if use.scope.path in near):
         made_by = ("", "")
     mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
     leading = _leading_to(name, mentions)
@@ -238,6 +242,10 @@ def changed_later(
                 by = Site(change.scope.path, change.line, what)
                 return Later(Site(use.scope.path, use.line, what), by)
     return None
+
+
+def _names_read(uses: Iterable[Use]) -> set[str]:
+    return {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
 
 
 def _leading_to(name: str, mentions: Collection[Mention]) -> set[str]:
@@ -573,6 +581,15 @@ def _at_import(tree: ast.Module) -> tuple[set[str], set[str]]:
         read |= {_last(each) for each in children if each not in callees}
         waiting += children
     return called, read
+
+
+def _names_module(tree: ast.Module, stem: str) -> bool:
+    """Whether a file may import a module of that name, by a statement or by a string."""
+    nodes = list(ast.walk(tree))
+    named = [node.name for node in nodes if isinstance(node, ast.alias)]
+    named += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    named += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return any(stem in name.split(".") for name in named)
 
 
 def _last(node: ast.AST) -> str:
