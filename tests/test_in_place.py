@@ -390,6 +390,42 @@ def test_objects_that_are_equal_by_less_than_a_method_reads_are_refused(project)
     assert project.run(*words).exit_code == 0
 
 
+HANDED = """
+import types
+
+import jax
+import jax.numpy as jnp
+
+
+class Agent:
+    rate = 0.1
+
+    def step(self, x, config):
+        return self.rate * jnp.mean(x) + config.target
+
+    def scaled(self, x, config):
+        return config.scale * jnp.mean(x) + self.target
+
+
+config = types.SimpleNamespace(target=0.0, scale=1.0)
+agent = Agent()
+agent.target = 3.0
+if __name__ == "__main__":
+    config.target = 2.0
+    x = jnp.ones((24, 3))
+    for _ in range(2):
+        agent.step(x, config), agent.scaled(x, config)
+"""
+
+
+def test_what_a_method_reads_of_its_other_arguments_is_not_of_its_object(project):
+    project.write("script.py", HANDED)
+    words = ("--run", "python script.py", "--static", "config", "--in-place", "--diff")
+    made = project.run("gen", "script.py::Agent.step", *words)
+    assert made.exit_code == 0, made.stderr
+    project.refused("JP050", "gen", "script.py::Agent.scaled", *words, exit_code=1, says=("`self.target`",))
+
+
 MADE = """
 import jax
 import jax.numpy as jnp

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import transformations
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.syntax.scopes import own_nodes, root_name
+from jax_pmap.syntax.scopes import own_nodes, parameters, root_name
 
 #: Methods that make an object what it is.
 MAKING = ("__init__", "__post_init__", "__new__", "setup")
@@ -135,17 +137,28 @@ def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
 
 
 def _attributes(target: Target) -> set[str]:
-    """Attributes of its object that a method reads, also by the methods it calls."""
-    owner = target.parsed.enclosing[-1]
+    """Attributes that a method reads, but those of its other arguments; also by the methods it calls."""
+    owner, definition = target.parsed.enclosing[-1], target.parsed.definition
     methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+    others = {each.arg for each in parameters(definition.args)} - {target.facts.receiver}
+    nested = Counter(node.arg for node in ast.walk(definition) if isinstance(node, ast.arg))
+    others -= {name for name, times in nested.items() if times > 1}
+    others -= {node.id for node in ast.walk(definition) if _is_stored(node)}
+    of_others = {id(node) for node in ast.walk(definition) if root_name(node) in others}
     found: set[str] = set()
-    pending: list[ast.AST] = [target.parsed.definition]
+    pending: list[ast.AST] = [definition]
     while pending:
         for node in ast.walk(pending.pop()):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr not in found:
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            if node.attr not in found and id(node) not in of_others:
                 found.add(node.attr)
                 pending += [methods[node.attr]] if node.attr in methods else []
     return found
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
 
 
 def _outside_making(tree: ast.AST) -> Iterator[ast.AST]:
