@@ -226,6 +226,20 @@ def resampled(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(lambda w: jnp.mean(jax.vmap(nll, (None, 0))(w, v)))(w))
 
 
+def bootstrapped(axis: Any, w: Any, v: Any) -> Any:
+    """Targets that a loop makes, and no gradient goes through: back through it go zeros, to what has one."""
+
+    def loss(w: Any) -> Any:
+        values = jnp.swapaxes(v, 0, 1) @ w
+        errors = lax.scan(
+            lambda c, x: (0.9 * c + x,) * 2, jnp.zeros_like(values[0]), 1 - values, reverse=True
+        )[1]
+        target = lax.stop_gradient(errors + values) - values
+        return jnp.mean(lax.select(True, target, errors) ** 2)
+
+    return mean(axis, jax.grad(loss)(w))
+
+
 def accumulated(axis: Any, w: Any, v: Any) -> Any:
     grads, _ = lax.scan(lambda g, x: (g + (x * w).T @ x, None), jnp.zeros((3, 3)), jnp.swapaxes(v, 0, 1))
     return total(axis, grads)
@@ -523,6 +537,7 @@ EQUAL = [
     (accumulating, (W, X, Y), (R, S, S), (R, R)),
     (accumulating_sums, (W, X, Y), (R, S, S), R),
     (each_group, (W, X, Y), (R, S, S), (R, R)),
+    (bootstrapped, (W, V), (R, S), R),
     *(
         (divided_after(guard), (W, X, Y), (R, S, S), R)
         for guard in (lambda n: n, lambda n: jnp.maximum(n, 1), lambda n: n + 1e-8)

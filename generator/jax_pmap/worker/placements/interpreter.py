@@ -965,6 +965,8 @@ class Interpreter:
         if term is None:
             term = self.terms.make("item", (self._depth,), (given.over,), given.shape, given.dtype)
             self._first[term] = given.first
+            if self.terms.is_zero(given.over):
+                term = self.terms.scale(0, term)
         return Value(term, given.places)
 
     def _run_again(self, stacked: Stacked) -> None:
@@ -1089,7 +1091,10 @@ class Interpreter:
                 at = [self._rows(place, depth) for place in out[index].places]
             ends = [inner[index], start[index].term] if index < carried else inner[index : index + 1]
             key, terms = meaning("end" if index < carried else "rows", index)
-            made.append(self._looped(equations, index, variable, "scan", key, terms, at, around, ends))
+            result = self._looped(equations, index, variable, "scan", key, terms, at, around, ends)
+            if all(self.terms.is_zero(end) for end in ends):
+                result = Value(self.terms.scale(0, result.term), result.places)
+            made.append(result)
         if self.added is None:
             inputs: list[Slice | Value] = [*operands[:constants]]
             for index, value in enumerate(start):
