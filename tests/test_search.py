@@ -987,6 +987,39 @@ def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
     assert split == [("x", 0)]
 
 
+def test_rows_that_minibatches_name_are_divided_and_the_data_that_they_name_is_whole(shared: Project) -> None:
+    shared.write(
+        "named_rows.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def loss_fn(w, obs, value, reward):
+            return jnp.mean((jnp.tanh(obs @ w) - reward / value.std()) ** 2)
+
+
+        def epoch(w, minibatches, obs, value, reward):
+            for rows in minibatches:
+                w = w - 0.1 * jax.grad(loss_fn)(w, obs[rows], value[rows], reward[rows])
+            return w
+
+
+        def inputs():
+            value = np.linspace(0, 1, 96, dtype="float32")
+            order = np.random.default_rng(0).permutation(96)
+            obs = np.stack([value, value**2, np.cos(value)], 1)
+            return np.ones(3, "float32"), np.split(order, 4), obs, value, value[::-1].copy()
+        """,
+    )
+    words = ("gen", "named_rows.py::epoch", "--inputs", "named_rows.py::inputs", "--output-format", "json")
+    done = shared.run(*words)
+    assert done.exit_code == 0, done.stderr
+    roles = {argument["name"]: argument["role"] for argument in json.loads(done.stdout)["plan"]["arguments"]}
+    assert [name for name, role in roles.items() if role == "batch"] == ["minibatches"]
+
+
 def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_axis(shared: Project) -> None:
     shared.write(
         "trajectories.py",

@@ -527,11 +527,14 @@ class RoleFinder:
     def _sizes(self, leaves: Sequence[_Leaf]) -> list[int]:
         """Sizes that may be the batch's, by how many data-like arguments have them, axis 0 counting most.
 
-        Of an argument its leaves count on average: a model has many, and many of one size. One too small
-        for the proof stays only as the likeliest of all, to be refused as such.
+        Of an argument its leaves count on average: a model has many, and many of one size. So do tables that
+        others say the rows of. One too small for the proof stays only as the likeliest of all, to be refused
+        as such.
         """
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
+        tables = {leaf.argument for leaf in leaves} & {*self.facts.looked_up_parameters}
         number = collections.Counter(leaf.argument for leaf in leaves)
+        number.update({name: number[name] * (len(tables) - 1) for name in tables})
         common = self._common(leaves)
         data = [leaf.shape for leaf in leaves if leaf.data > 0.2 and leaf.shape]
         # Whoever tries a function on one example has it in all arrays of the batch.

@@ -209,7 +209,16 @@ def _returned(own: list[ast.AST], order: list[str]) -> tuple[str, ...]:
 
 
 def _tables(nodes: list[ast.AST], order: list[str]) -> Iterator[str]:
-    """Parameters that others are indices of the rows of: ``table[ids]``, ``table.at[ids].add(…)``."""
+    """Parameters that others are indices of the rows of: ``table[ids]``, ``table.at[ids].add(…)``.
+
+    So they are of one after the other: ``for ids in minibatches``.
+    """
+    over = [(node.target, node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension)]
+    parts = {
+        part.id: each.id
+        for part, each in over
+        if isinstance(part, ast.Name) and isinstance(each, ast.Name) and each.id in order
+    }
     for node in nodes:
         if not isinstance(node, ast.Subscript):
             continue
@@ -220,8 +229,9 @@ def _tables(nodes: list[ast.AST], order: list[str]) -> Iterator[str]:
         if not (isinstance(table, ast.Name) and isinstance(index, ast.Name)):
             continue
         # Of `logits[rows, labels]` each row has one.
-        picked = table.id != index.id and all(isinstance(other, ast.Slice) for other in others)
-        if picked and {table.id, index.id} <= {*order}:
+        rows = parts.get(index.id, index.id)
+        picked = table.id != rows and all(isinstance(other, ast.Slice) for other in others)
+        if picked and {table.id, rows} <= {*order}:
             yield table.id
 
 
