@@ -164,11 +164,17 @@ def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(proje
 
         def step(x):
             return jnp.mean(converted(x))
+
+
+        def ranks(x):
+            return jnp.argsort(converted(x), axis=0)
         """,
     )
-    words = ("converted.py::step", "--arg", "x=f32[24,3]", "--backend", "shard_map")
     says = ("does not run inside jax.pmap or jax.shard_map, whatever the batch", "Try --backend jit")
-    project.refused("JP068", "gen", *words, says=says, exit_code=1)
+    # Also where no collectives were found: none would help.
+    for name in ("step", "ranks"):
+        words = (f"converted.py::{name}", "--arg", "x=f32[24,3]", "--backend", "shard_map")
+        project.refused("JP068", "gen", *words, says=says, exit_code=1)
 
 
 def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):

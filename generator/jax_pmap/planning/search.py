@@ -31,7 +31,7 @@ from jax_pmap.planning.benefit import (
     is_gathered,
     may_gather_less,
 )
-from jax_pmap.planning.coupling import COUPLED
+from jax_pmap.planning.coupling import COUPLED, fails_in_any_map
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
@@ -235,6 +235,8 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             return _plan(case, *_or_inside(case, finder, roles, found), whole)
         if tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
+        if tried.refusal is not None and tried.observed == 1:
+            _check_in_map(case, finder)
         parts = _parts_of_minibatches(case, finder, tried)
         if parts is not None:
             return _plan(case, *parts, whole)
@@ -248,6 +250,20 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
     if tried.fixed is not None:
         tried.refuse(*tried.fixed)
     return None
+
+
+def _check_in_map(case: Case, finder: RoleFinder) -> None:
+    """Refuse a function that runs in no map over devices, whatever it is given.
+
+    Raises:
+        RefusalError: JP068.
+    """
+    if case.request.backend is Backend.JIT:
+        return
+    raised = case.session.ask(protocol.RunsInMap(finder.statics), "tracing the function in a map")
+    unmapped = fails_in_any_map(case.target.facts.name, raised, case.target.facts.span) if raised else None
+    if unmapped is not None:
+        raise RefusalError(unmapped)
 
 
 def _leaves_more(found: Confirmed, fallback: tuple[Roles, Confirmed] | None) -> bool:

@@ -56,7 +56,7 @@ from .examples import (
 )
 from .following import asked_sizes, follow, for_all_sizes
 from .jaxpr.symbolic import is_exact
-from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
+from .jaxpr.trace import Traced, abstract_leaves, arrays_of, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
@@ -232,6 +232,22 @@ def repeats(request: protocol.Repeats) -> Literal["same", "mapped", "other"]:
     if same_meaning(one, other, leaf_names(packed)):
         return "same"
     return "mapped" if is_mapped(one) else "other"
+
+
+def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:
+    """What the reference raises inside a map over devices that are all given the same."""
+    target, whole = current(), jax.sharding.PartitionSpec()
+    packed = Packed(target.values({}), request.statics)
+    run, mesh = arrays_of(target.reference, packed), jax.sharding.AbstractMesh((2,), ("devices",))
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    try:
+        with prove.x64(target.x64):
+            jax.eval_shape(mapped, abstract_leaves(packed, {}))
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return describe_exception(error)
+    return None
 
 
 def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengthen.Found:
@@ -829,6 +845,7 @@ HANDLERS: Handlers = {
     protocol.Trace: trace,
     protocol.Precision: precision,
     protocol.Repeats: repeats,
+    protocol.RunsInMap: runs_in_map,
     protocol.Synchronise: synchronise,
     protocol.FindLayers: find_layers,
     protocol.FindReductions: find_reductions,

@@ -713,6 +713,13 @@ class Repeats(Request[Literal["same", "mapped", "other"]]):
 
 
 @dataclass(frozen=True, slots=True)
+class RunsInMap(Request[Raised | None]):
+    """What the reference raises inside a map over devices that are all given the same."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Synchronise(Request[bool]):
     """Have batch norms take their statistics over the devices, by the helper that `code` defines.
 
