@@ -146,3 +146,15 @@ def test_the_number_of_devices_has_one_name_in_a_block():
     assert made.startswith("devices = jax.lax.psum(1, axis_name=AXIS)\n")
     long = line.replace("psum(1,", "psum(z,")
     assert with_names(long + long, "AXIS", "gather", (), 60).count("psum") == 2
+
+
+def test_what_has_a_name_is_written_once_in_a_statement():
+    total = "jax.lax.psum(n, axis_name=AXIS)"
+    made = named(
+        f"rows = jnp.concatenate([jnp.arange({total}) * scale + {total}, jnp.arange({total})])\n"
+        f"both = [lambda x: x / {total}, jnp.tanh(x * {total}) + x * offset]\n"
+    )
+    total_n, rows, _, both, _ = made.split("\n")
+    assert total_n == f"total_n = {total}"
+    assert rows == "rows = jnp.concatenate([jnp.arange(total_n) * scale + total_n, jnp.arange(total_n)])"
+    assert both == f"both = [lambda x: x / {total}, jnp.tanh(x * total_n_2) + x * offset]"

@@ -172,10 +172,17 @@ class _Naming(cst.CSTTransformer):
         short = self.shortened(value, room - around, room - 5)
         if not self.lines:
             return [line.with_changes(body=[only.with_changes(value=short)])]
+        short = self.reused(short)
         lines = together(self.lines, self.axis)
         first = lines[0].with_changes(leading_lines=line.leading_lines)
         last = line.with_changes(leading_lines=(), body=[only.with_changes(value=short)])
         return [first, *lines[1:], last]
+
+    def reused(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        """An expression with the names that its collectives have."""
+        made = value.visit(_Reused(self))
+        assert isinstance(made, cst.BaseExpression)
+        return made
 
     def shortened(self, value: cst.BaseExpression, room: int, inner: int) -> cst.BaseExpression:
         """An expression that has to fit into `room` columns, its parts into `inner` on lines of their own."""
@@ -300,6 +307,23 @@ class _Named(cst.CSTTransformer):
         if op is None or not isinstance(updated, cst.Call):
             return updated
         return cst.Name(self.naming.assigned(_wanted(op, updated.args[0].value), updated))
+
+
+class _Reused(cst.CSTTransformer):
+    """Puts names in the places of collectives that have one, where those are short enough to stay."""
+
+    def __init__(self, naming: _Naming) -> None:
+        super().__init__()
+        self.naming = naming
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Whether to go into a node: not where it is evaluated at another time."""
+        return not isinstance(node, _APART)
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        """A name in place of what is assigned to it."""
+        known = self.naming.assignments.get(_code(updated)) if self.naming.operation(original) else None
+        return updated if known is None else cst.Name(known)
 
 
 class _HasApplied(cst.CSTVisitor):
