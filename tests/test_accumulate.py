@@ -101,6 +101,27 @@ def in_a_tuple(w, x, y, count):
 
     (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(w)
     return w - 0.1 * grads, loss, aux
+
+
+def centred(w, x, y):
+    middle = y.mean()
+
+    def loss_fn(w):
+        return jnp.mean((x @ w - (y - middle)) ** 2)
+
+    loss, grads = jax.value_and_grad(loss_fn)(w)
+    return w - 0.1 * grads, loss
+
+
+def sharpness(w, x, y):
+    loss_of = lambda w: jnp.mean((x @ w - y) ** 2)
+    first = jax.grad(loss_of)(w)
+    loss, grads = jax.value_and_grad(loss_of)(w + 0.05 * first / jnp.linalg.norm(first))
+    return w - 0.1 * grads, loss
+
+
+def in_a_lambda(w, x, y):
+    return w - 0.1 * jax.grad(lambda w: jnp.log1p(jnp.mean((x @ w - y) ** 2)))(w)
 """
 COUNT = ("--arg", "count=i32[]<9")
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
@@ -142,7 +163,9 @@ def test_a_masked_loss_divides_by_the_whole_mask(steps: Project, backend: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("flax_like", MASK), ("whitened", ())], ids=["closure", "statistics first"]
+    ("name", "words"),
+    [("flax_like", MASK), ("whitened", ()), ("centred", ())],
+    ids=["closure", "statistics first", "under their own name"],
 )
 def test_sums_that_are_needed_first_are_taken_first(
     steps: Project, name: str, words: tuple[str, ...]
@@ -190,6 +213,8 @@ def test_what_is_the_same_for_each_microbatch_is_kept(
         ("noisy", ("--arg", "key=key"), ("`key`", "each microbatch would draw", "steps.py:42")),
         ("with_predictions", (), ("`predicted` is of each example", "steps.py:50")),
         ("weighted", (), ("is needed of the whole batch", "steps.py:58")),
+        ("sharpness", (), ("would be gone through twice", "steps.py:107")),
+        ("in_a_lambda", (), ("is needed of the whole batch", "of the lambda", "steps.py:112")),
     ],
 )
 def test_what_changes_the_meaning_is_refused(

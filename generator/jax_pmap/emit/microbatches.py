@@ -306,6 +306,7 @@ class Divided:
             Indivisible: it cannot work on microbatches.
         """
         totals = self._moved()
+        self._refuse_hidden()
         out: list[_Statement] = []
         for statement in _statements(self.body):
             for function in [f for f in totals if f in statement.reads]:
@@ -362,6 +363,20 @@ class Divided:
             else:
                 bound = f"{self.n.functools}.partial({found.function}, {total}={total})"
                 self.body = _replaced(self.body, [(use, bound)])
+
+    def _refuse_hidden(self) -> None:
+        """Refuse what is made whole in a function without a name, or in one that a branch defines."""
+        tree = ast.parse(self.body)
+        seen = {id(node) for node in _own(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and self.collective(node) and id(node) not in seen:
+                operand = ast.unparse(node.args[0])
+                raise Indivisible(
+                    f"`{operand}` is needed of the whole batch where it stands, and no group of them has it",
+                    "If it depends on the batch alone, compute it in the step, or make a function with a name"
+                    " (`def`) of the lambda around it; else leave --accumulate out",
+                    operand,
+                )
 
     def _collectives(self, statement: _Statement) -> list[ast.Call]:
         """The collectives in a statement, outside the functions in it, and not those inside of others."""
@@ -444,23 +459,22 @@ class Divided:
             statement = waiting.pop(0)
             if not statement.summed:
                 if statement.reads & tainted and not isinstance(statement.node, ast.Return):
+                    if statement.binds & whole:
+                        name = min(statement.binds & whole)
+                        raise (
+                            _twice(statement.text, statement.text) if stages else _two_values(name, statement)
+                        )
                     local.append(statement)
                     tainted |= statement.binds
                     continue
                 several = statement.binds & {n for each in local for n in (each.reads | each.binds)} - whole
                 if several and not stages:
-                    name = min(several)
-                    raise Indivisible(
-                        f"`{name}` is one value in what is computed for each group of examples, and then "
-                        "another",
-                        "Give each value a name of its own",
-                        statement.text,
-                    )
+                    raise _two_values(min(several), statement)
             elif self._other_reads(statement) & tainted and not isinstance(statement.node, ast.Return):
                 waiting[:0] = self._apart(statement)
                 continue
             elif statement.at_once:
-                part = _slice([each for each in local if each.binds], sorted(statement.summed))
+                part = _slice([each for each in local if each.binds], sorted(statement.summed), whole)
                 if not all(map(_is_small, part)):
                     raise _twice(statement.text.partition(" = ")[2], statement.text)
                 yield from (each.text for each in part)
@@ -474,7 +488,7 @@ class Divided:
                     if name in ops and name not in whole
                 ]
                 outputs = _in_order(outputs, local)
-                part = _slice(local, outputs)
+                part = _slice(local, outputs, whole)
                 kept: list[str] = []
                 if all(map(_is_small, part)):
                     yield from (each.text for each in part)
@@ -484,8 +498,9 @@ class Divided:
                     stages += 1
                     if self.keeps:
                         later = self._needed([statement, *waiting]) - whole - set(outputs)
-                        kept = _in_order(sorted(later & {n for each in local for n in each.binds}), local)
-                        part = _slice(local, [*outputs, *kept])
+                        values = {n for each in local for n in each.binds} - _functions([*local, *waiting])
+                        kept = _in_order(sorted(later & values), local)
+                        part = _slice(local, [*outputs, *kept], whole)
                     yield from self._loop(part, outputs, ops, kept)
                 whole |= {*outputs, *kept}
                 tainted -= {*outputs, *kept}
@@ -632,6 +647,14 @@ def _twice(what: str, source: str) -> Indivisible:
     )
 
 
+def _two_values(name: str, statement: _Statement) -> Indivisible:
+    return Indivisible(
+        f"`{name}` is one value in what is computed for each group of examples, and then another",
+        "Give each value a name of its own",
+        statement.text,
+    )
+
+
 def _in_order(names: Sequence[str], local: Sequence[_Statement]) -> list[str]:
     """Names in the order in which statements write them."""
     written = [
@@ -644,14 +667,41 @@ def _in_order(names: Sequence[str], local: Sequence[_Statement]) -> list[str]:
     return sorted(names, key=lambda name: first.get(name, []))
 
 
-def _slice(local: Sequence[_Statement], wanted: Sequence[str]) -> list[_Statement]:
-    """The statements that lead to some names, and those that do something beside binding names."""
+def _functions(statements: Sequence[_Statement]) -> set[str]:
+    """Names that stand for functions: what makes them says so, or they are called."""
+    found = set[str]()
+    for node in (node for each in statements for node in ast.walk(each.node)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+    return found
+
+
+def _slice(local: Sequence[_Statement], wanted: Sequence[str], whole: Collection[str]) -> list[_Statement]:
+    """The statements that lead to some names, and those that do something beside binding names.
+
+    What is `whole` by then is there, and what it was a part of is not made again.
+
+    Raises:
+        Indivisible: that would be made again beside what is needed.
+    """
     needed = set(wanted)
     found: list[_Statement] = []
     for each in reversed(local):
         if each.binds & needed or not each.binds:
+            again = sorted((each.binds - needed) & set(whole))
+            if again:
+                raise Indivisible(
+                    f"`{again[0]}` is summed over the batch, and made together with what each group of "
+                    "examples needs by itself",
+                    "Compute it in a statement of its own",
+                    each.text,
+                )
             found.append(each)
-            needed |= each.reads
+            needed |= each.reads - set(whole)
     return found[::-1]
 
 
