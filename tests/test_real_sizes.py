@@ -101,6 +101,14 @@ def test_a_run_is_cut_to_what_fits(big: Project) -> None:
     assert {check["devices"] for check in evidence["checks"]} == {2, 3}, evidence["notes"]
 
 
+def test_a_file_that_is_edited_is_derived_where_no_run_fits(big: Project) -> None:
+    edited = big.run(*STEP, "big.py::many", "--memory", "500M", "--in-place")
+    assert edited.exit_code == 0, edited.stderr
+    assert "derived for all inputs and device counts" in edited.words
+    assert "derived, and not run: a run needs about" in edited.words
+    assert b"jax.lax.pmean" in big.files()["big.py"]
+
+
 def test_the_shape_of_an_array_in_the_body_is_no_array(big: Project) -> None:
     made = big.run("gen", "big.py::looked_up", "--inputs", "big.py::few")
     assert made.exit_code == 0, made.stderr

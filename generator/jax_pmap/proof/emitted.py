@@ -419,11 +419,13 @@ def _run_edited(planned: Planned, plan: Plan, edition: Edition, evidence: Eviden
             target.facts.span,
             error_details(problem.error),
         ) from None
-    how = dataclasses.replace(
-        planned.how,
-        counts=(max((check.devices for check in evidence.checks), default=LARGEST_COUNT),),
-        derived=evidence.derived,
-        in_place=protocol.InPlace(program=True, owner=""),
-    )
+    how = dataclasses.replace(planned.how, in_place=protocol.InPlace(program=True, owner=""))
+    most = max(evidence.checks, key=lambda check: check.devices, default=None)
+    if most is None:
+        # A run takes more than there is: the file is derived too, but for chosen devices, as before.
+        how = dataclasses.replace(how, run_code=False, derived=plan.devices.number is not None)
+    else:
+        rows = most.batch if evidence.derived else None
+        how = dataclasses.replace(how, counts=(most.devices,), derived=evidence.derived, rows=rows)
     found = planned.prove(plan, "", how)
     return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

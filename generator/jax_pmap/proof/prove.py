@@ -75,6 +75,8 @@ class How:
     run_code: bool = True
     #: Whether it is derived by now, and needs a run as second witness.
     derived: bool = False
+    #: The rows of that run; None for as many as are given, or as fit.
+    rows: int | None = None
     #: Whether it draws the very numbers of one device, as code for jit does, and is compared as it is; other
     #: code is compared for equal draws.
     global_view: bool = False
@@ -216,6 +218,8 @@ class _Proof:
     def _size(self, derived: _Derived) -> tuple[tuple[int, ...], int | None, str]:
         """The device counts of a run and its rows, None for as many as are given; and what to say of that."""
         affordable, multiple = derived.affordable, self.plan.multiple_of
+        if self.how.rows is not None:
+            return self.counts, self.how.rows, ""
         if derived.complete and not self.how.run_code:
             return (), None, ""
         if derived.complete and affordable is not None:
@@ -259,7 +263,7 @@ class _Proof:
             derived=derived.complete,
             # A run that was cut to fit has no room for more inputs; and what a call leaves behind for the
             # next is seen with the values that were given.
-            others=(derived.affordable is None or not derived.affordable.why)
+            others=(rows is None if derived.affordable is None else not derived.affordable.why)
             and not (derived.complete and derived.comparison.overrides),
             rows=rows,
         )

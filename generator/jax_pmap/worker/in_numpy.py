@@ -30,7 +30,7 @@ from .protocol import CompareWithCall, Narrowed, Problem, Site
 from .specs import SEED
 from .type_tests import parted
 
-#: Leaves that are looked at one by one.
+#: Leaves of one argument, up to which each is looked at by itself.
 MOST_LEAVES = 16
 #: How much of the time there is one size of a number may take: it is tried at several, and may be how often
 #: a loop goes round.
@@ -110,14 +110,17 @@ class InNumpy:
             ways = again.watch.asked.keys() != call.watch.asked.keys() or parted(call.watch, again.watch)
             return bool(ways) or not alike(again, call, packed.leaves)
 
-        found: list[int] = []
-        for name in packed.trees:
-            own = [i for i in which if packed.owners[i][0] == name]
-            if len(own) <= MOST_LEAVES:
-                found += [i for i in own if needed([i])]
-            elif needed(own):
-                found += own
-        return found
+        def those(some: Sequence[int]) -> list[int]:
+            # Each question is a trace: that none of many counts is seen in one.
+            if not some or not needed(some):
+                return []
+            names = {packed.owners[i][0] for i in some}
+            if len(some) == 1 or (len(some) > MOST_LEAVES and len(names) == 1):
+                return [*some]
+            half = len(some) // 2
+            return those(some[:half]) + those(some[half:])
+
+        return those(which)
 
     def _reach(self, values: Values, index: int) -> int | None:
         """Up to which size integers of a leaf may be for call and trace to give the same, as far as tried.
