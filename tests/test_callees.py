@@ -238,6 +238,25 @@ def test_a_decorator_that_gives_back_what_it_is_given_is_left_out(shared: Projec
     shared.refused("JP067", "gen", "entries.py::by_half", *inputs, says=says, exit_code=1)
 
 
+BALL = """
+import optax
+
+
+def ball(scores, one):
+    return optax.projections.projection_l1_ball({"scores": scores, "one": one}, 2.0)["scores"]
+"""
+
+
+def test_a_call_of_a_library_is_blamed_and_not_what_it_is_given(shared: Project) -> None:
+    shared.write("ball.py", BALL)
+    given = ("--arg", "scores=f32[24]", "--arg", "one=f32[]")
+    says = (
+        '`optax.projections.projection_l1_ball({"scores": scores, "…` couples the examples',
+        "Write what `optax.projections.projection_l1_ball` does in a function of your own",
+    )
+    shared.refused("JP043", "gen", "ball.py::ball", *given, says=says, exit_code=1)
+
+
 def test_methods_of_values_are_looked_into(shared: Project) -> None:
     shared.write("models_v.py", MODELS)
     shared.write("updates_v.py", UPDATES)

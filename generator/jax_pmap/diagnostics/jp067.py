@@ -18,9 +18,10 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "Call the function by its own name there, or inside `functools.partial`. Or move what reduces over "
-        "the batch into a function of the module. Or make it whole where it is computed, with "
-        "`jax.lax.psum` or `pmean` over the mapped axis: the message names the line where it is known. Or "
-        "use `--backend jit`, where the compiler keeps the global meaning."
+        "the batch into a function of the module, also what a library's function does, into which no "
+        "collective goes. Or make it whole where it is computed, with `jax.lax.psum` or `pmean` over the "
+        "mapped axis: the message names the line where it is known. Or use `--backend jit`, where the "
+        "compiler keeps the global meaning."
     ),
     example="""\
 import jax.numpy as jnp

@@ -55,6 +55,8 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         key=lambda found: len(found[0]),
         default=(gathered.value, gathered.span, ""),
     )
+    if (culprit := observation.coupling.get(where)) is not None:
+        text, span, called = culprit.text, culprit.span, culprit.called
     unopened = unreadable(text, span, observation.closed)
     if unopened is not None:
         return unopened

@@ -80,6 +80,8 @@ def way_out(text: str, called: str) -> str:
     """What to do about an expression that couples the examples, maybe by what is `called` in it."""
     found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
+    if called and not called.startswith("jax."):
+        instead = f"Write what `{called}` does in a function of your own, from sums or means over the batch"
     if picks_rows(text, called):
         instead = (
             "Shuffle or pick rows before the call, and generate the function that works on them (the step on "
@@ -111,7 +113,8 @@ def unreadable(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | No
         f"`{shortened(text)}` couples the examples of the batch, and jax-pmap cannot read the source of "
         f"`{shortened(called)}`: {closed[called] or UNKNOWN}",
         "Call the function by its own name there, or inside functools.partial, so that its reductions can be "
-        "seen; or try --backend jit, where the compiler keeps the global meaning",
+        "seen; write what a library's function does in one of your own; or try --backend jit, where the "
+        "compiler keeps the global meaning",
         span,
     )
 

@@ -71,6 +71,8 @@ class Observation:
     events: tuple[Row, ...] = ()
     #: Numbers of the leaves of arguments that were split and are gathered as they are.
     together: frozenset[int] = frozenset()
+    #: The expressions that couple examples, by the place of what is gathered for them.
+    coupling: Mapping[tuple[int, int, int, int], Expression] = field(default_factory=dict)
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -197,6 +199,7 @@ class Decider:
             closed=dict(state.closed),
             events=answer.events,
             together=self._put_together(state, events),
+            coupling=dict(state.attempts.coupling),
         )
 
     def _put_together(self, state: State, events: Sequence[Event]) -> frozenset[int]:

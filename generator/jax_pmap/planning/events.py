@@ -156,6 +156,8 @@ class Attempts:
     failed: set[int] = field(default_factory=set)
     #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
     resized: set[int] = field(default_factory=set)
+    #: For which expression each value is gathered, by the place of that value.
+    coupling: dict[tuple[int, int, int, int], Expression] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ class Gathering:
                     continue
                 sync = self.table.gathered(operand, seen[operand.point], axis, events)
                 gathered.append(sync)
+                state.attempts.coupling[place(sync.span)] = culprit
                 added |= state.add(sync, operand.point)
                 if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
                     rows = first[culprit.point].leaves[0]["shape"][axis]

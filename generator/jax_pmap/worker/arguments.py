@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from . import sharing
+from .exceptions import summary
 from .leaves import category, dtype_of, leaf_paths, shape_of, to_host
 from .protocol import Problem
-from .server import summary
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
 LeafAxes = Mapping[str, Mapping[int, int]]

@@ -35,13 +35,13 @@ from .call_traces import (
     spread,
     where_parted,
 )
+from .exceptions import describe_exception, summary
 from .following import Followed, follow, in_order, of_inputs
 from .in_numpy import TRIED, InNumpy
 from .jaxpr.trace import leaf_names
 from .leaves import is_abstract, leaf_paths
 from .protocol import Apart, CallComparison, CompareWithCall, Narrowed, Problem, Site
 from .rebound import changed_later
-from .server import describe_exception, summary
 from .target import current
 
 

@@ -23,8 +23,8 @@ import jax
 
 from . import load, protocol, prove
 from .call import Call, Traced
+from .exceptions import describe_exception, summary
 from .protocol import Problem
-from .server import describe_exception, summary
 
 #: Names the transformed definition calls; no class mangles them, no program has them.
 INNER, OUTER = "__jax_pmap_inner__", "__jax_pmap_outer__"

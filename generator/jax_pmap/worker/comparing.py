@@ -10,12 +10,12 @@ import jax
 from . import nans, prove
 from .arguments import Packed, Values
 from .distance import distance, is_finite
+from .exceptions import describe_exception
 from .generator import Shares, repeat_draws
 from .jaxpr.trace import traced_arrays
 from .leaves import category, fed_back
 from .protocol import Check, Failure
 from .prove import Differs, Replicas, Trial, host, leaf_table
-from .server import describe_exception
 from .trials import Bounds, Question, Trials
 
 #: Tells of a failure what the output is instead; see `explain`.

@@ -15,10 +15,10 @@ import numpy as np
 
 from . import arguments, load, protocol, specs
 from .arguments import Values
+from .exceptions import describe_exception, summary
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
 from .neighbours import INSTALLED
 from .protocol import Problem, Row
-from .server import describe_exception, summary
 from .target import become, current
 
 #: Bytes of one set of inputs above which no second one is made.

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from . import neighbours
+from .exceptions import describe_exception, summary
 from .protocol import Module, Problem
-from .server import describe_exception, summary
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
 #: again at import would fail, because jax is already running. Without jit, a proof takes minutes.

@@ -15,10 +15,10 @@ from . import arguments, meshes, prove
 from .arguments import Packed
 from .budget import peak, variable_bytes
 from .compiled import memory_of, read
+from .exceptions import summary
 from .jaxpr.trace import Traced, abstract_leaves
 from .jaxpr.walk import equations
 from .protocol import HERE, Machine, Problem
-from .server import summary
 from .trials import Emitted, Question
 
 

@@ -54,6 +54,7 @@ from .examples import (
     plain,
     switch,
 )
+from .exceptions import describe_exception
 from .following import asked_sizes, follow, for_all_sizes
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, arrays_of, leaf_names, sizes_for, traced_arrays
@@ -66,7 +67,7 @@ from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
 from .renaming import rename
-from .server import Handlers, describe_exception
+from .server import Handlers
 from .specs import SEED
 from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (

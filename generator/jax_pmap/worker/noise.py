@@ -9,10 +9,10 @@ from . import draws, prove
 from .arguments import Packed, Values, cut
 from .distance import distance
 from .drawn_keys import made_one, of_both_kinds
+from .exceptions import describe_exception
 from .leaves import category, to_float64
 from .perturb import jitter
 from .protocol import Failure
-from .server import describe_exception
 from .specs import SEED
 from .trials import Question
 

@@ -8,12 +8,12 @@ from typing import Any
 from . import arguments, observe, placed, protocol, prove
 from .arguments import Packed, Values
 from .around import furnish
+from .exceptions import describe_exception, summary
 from .following import for_all_sizes
 from .jaxpr import symbolic
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
 from .marks import is_no_mark
 from .protocol import Problem
-from .server import describe_exception, summary
 from .target import ANSWERS, Target, current, leaf_axes
 from .work import work
 

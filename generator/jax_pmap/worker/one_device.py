@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from .arguments import partitioned
+from .exceptions import describe_exception, text_of
 from .protocol import Raised
-from .server import describe_exception, text_of
 
 
 class OneDevice:

@@ -19,10 +19,10 @@ from . import capture, load, prove
 from .arguments import LeafAxes, Values, take
 from .calling import Calling
 from .distance import distance, same_bits
+from .exceptions import describe_exception
 from .generator import moved
 from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
 from .protocol import Call, Failure, Object, Problem
-from .server import describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
 #: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is

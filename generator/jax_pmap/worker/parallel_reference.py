@@ -10,6 +10,7 @@ import jax
 from . import prove
 from .arguments import LeafAxes, Packed, Values, partitioned
 from .calling import Calling
+from .exceptions import describe_exception
 from .jaxpr.trace import traced_arrays
 from .jaxpr.versions import opened
 from .jaxpr.walk import MAPS, equations, is_mapped, subjaxprs
@@ -28,7 +29,6 @@ from .parallel import (
 )
 from .protocol import Call, Failure
 from .renaming import Renaming
-from .server import describe_exception
 
 
 class ParallelReference:

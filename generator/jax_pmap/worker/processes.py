@@ -16,10 +16,10 @@ from . import arguments, prove
 from .arguments import Values
 from .comparing import Parallel
 from .distance import same_bits
+from .exceptions import summary
 from .leaves import is_abstract, is_key
 from .protocol import Checks, Failure, Problem, ProveInProcesses
 from .proving import check_count
-from .server import summary
 from .trials import Emitted, Trials
 
 #: How often collectives themselves are tried: those that are wrong are wrong most of the time.

@@ -13,11 +13,11 @@ from .arguments import Values
 from .comparing import Parallel
 from .compiled import compiled, executables
 from .donation import check_donation
+from .exceptions import describe_exception, summary
 from .explain import with_cause
 from .few import is_equal, runs_on_few
 from .generator import repeat_draws
 from .protocol import WAYS, Check, Checks, Dtypes, Failure, Problem, Skipped
-from .server import describe_exception, summary
 from .sizes import check_odd, minds_size, program, run_large
 from .trials import Emitted, Question, Trials
 from .uneven import check_uneven

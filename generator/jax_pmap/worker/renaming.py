@@ -10,9 +10,9 @@ import numpy as np
 
 from . import load, protocol
 from .examples import describe
+from .exceptions import describe_exception, summary
 from .leaves import leaf_paths, shape_of
 from .protocol import Problem
-from .server import describe_exception, summary
 from .target import become, current
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from . import opened, protocol, stubs
-from .protocol import Problem, Raised
+from .exceptions import describe_exception, text_of
+from .protocol import Problem
 
 #: What answers each kind of request.
 Handlers = dict[type, Callable[[Any], object]]
@@ -25,61 +26,6 @@ CUT_OFF = 96
 GARBAGE = 50_000
 #: The rest of the worker uses what jax has since.
 OLDEST_JAX = (0, 6, 2)
-
-
-def describe_exception(error: BaseException, hide: str = "") -> Raised:
-    """An exception of the user's code, without our frames and those of files with `hide` in their names."""
-    if isinstance(error, Problem) and error.error is not None:
-        return error.error
-    ours = os.path.dirname(os.path.abspath(__file__))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((ours, "<frozen"))
-        and (not hide or hide not in frame.filename)
-        and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
-    ]
-    message = cleaned(text_of(error))
-    kind = type(error).__name__
-    if isinstance(error, SyntaxError):
-        blocks = traceback.format_exception_only(type(error), error)
-        return Raised(kind, error.msg, error.filename, error.lineno or 0, traceback=tuple(blocks))
-    return Raised(
-        kind,
-        message,
-        frames[-1].filename if frames else None,
-        (frames[-1].lineno or 0) if frames else 0,
-        tuple((frame.filename, frame.lineno or 0, frame.name) for frame in frames),
-        (*traceback.format_list(frames), f"{kind}: {message}"),
-    )
-
-
-def text_of(error: BaseException) -> str:
-    """The message of an exception, also of one whose ``__str__`` fails; nothing JSON cannot carry."""
-    try:
-        text = str(error)
-    except BaseException:
-        text = "(its message cannot be shown)"
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def cleaned(message: str) -> str:
-    """A message without what jax and its callbacks add of our own lines."""
-    # jax appends where its tracing began; those are our lines, not the user's.
-    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", message)[
-        0
-    ].strip()
-    # An error in a callback carries the whole stack as text, down to our first file.
-    head, stack, rest = message.partition("Traceback (most recent call last):")
-    if stack:
-        message = f"{head.strip()} {rest.strip().splitlines()[-1] if rest.strip() else ''}".strip()
-    return message
-
-
-def summary(error: BaseException) -> str:
-    """Type and message of an exception, as the last line of a traceback has them."""
-    text = cleaned(text_of(error))
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def end_with_parent() -> None:

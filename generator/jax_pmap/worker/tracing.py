@@ -11,13 +11,13 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
+from .exceptions import describe_exception, summary, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, to_float64
 from .own_axis import bind_own_axis
 from .protocol import Problem, Traced
-from .server import describe_exception, summary, text_of
 from .target import current, leaf_axes
 from .type_tests import CONCRETE
 

@@ -13,6 +13,7 @@ from . import arguments, meshes, protocol, prove, telling
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
+from .exceptions import summary
 from .following import traced_as
 from .forms import Other, others
 from .jaxpr import symbolic
@@ -29,7 +30,6 @@ from .placements.derive import (
 )
 from .placements.interpreter import Apart
 from .protocol import NOT_FOUND, Affordable, Ending, FixedForm, Multiple, Problem
-from .server import summary
 from .sizes import MANY
 from .trials import Emitted, OnMesh, Question
 
