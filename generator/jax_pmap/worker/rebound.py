@@ -310,27 +310,45 @@ def _enclosed(function: types.FunctionType) -> dict[str, dict[str, Any]]:
 
 def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
     """The functions and methods that change something in what they are given, by name."""
-    found: dict[str, list[Parameter]] = {}
     nodes = [(path, node) for path, tree in files.items() for node in ast.walk(tree)]
     methods = {id(node) for _, each in nodes if isinstance(each, ast.ClassDef) for node in each.body}
-    while True:
-        more: dict[str, list[Parameter]] = {}
-        for path, node in nodes:
-            if not isinstance(node, FUNCTIONS[:2]):
-                continue
-            changed: dict[tuple[str, bool], bool] = {}
-            for use in _of_function(node, Scope(path, changers=found)):
-                if use.changes and use.inside and use.attributes in ((), (ALL,)):
-                    root = use.root.rpartition(LOCALS)[2], bool(use.attributes)
-                    changed[root] = use.in_doubt and changed.get(root, True)
-            static = any(_last(each) == "staticmethod" for each in node.decorator_list)
-            for index, name in enumerate(_parameters(node)[id(node) in methods and not static :]):
-                for attribute in (False, True):
-                    if (in_doubt := changed.get((name, attribute))) is not None:
-                        more.setdefault(node.name, []).append(Parameter(index, name, in_doubt, attribute))
-        if more == found:
-            return found
-        found = more
+    functions = [(path, node) for path, node in nodes if isinstance(node, FUNCTIONS[:2])]
+    calls = [
+        {_last(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)} for _, node in functions
+    ]
+    own: list[list[Parameter]] = [[] for _ in functions]
+    found: dict[str, list[Parameter]] = {}
+    waiting = [*range(len(functions))]
+    while waiting:
+        for at in waiting:
+            path, node = functions[at]
+            own[at] = _changed_in(node, Scope(path, changers=found), is_method=id(node) in methods)
+        before, found = found, {}
+        for (_, node), parameters in zip(functions, own, strict=True):
+            if parameters:
+                found.setdefault(node.name, []).extend(parameters)
+        # Others call nothing of which more is known now.
+        news = {name for name in before.keys() | found.keys() if before.get(name) != found.get(name)}
+        waiting = [at for at, called in enumerate(calls) if not news.isdisjoint(called)]
+    return found
+
+
+def _changed_in(node: Any, around: Scope, *, is_method: bool) -> list[Parameter]:
+    """The parameters of a function in whose values it changes something."""
+    changed: dict[tuple[str, bool], bool] = {}
+    for use in _of_function(node, around):
+        if use.changes and use.inside and use.attributes in ((), (ALL,)):
+            root = use.root.rpartition(LOCALS)[2], bool(use.attributes)
+            changed[root] = use.in_doubt and changed.get(root, True)
+    if not changed:
+        return []
+    static = any(_last(each) == "staticmethod" for each in node.decorator_list)
+    return [
+        Parameter(index, name, in_doubt, attribute)
+        for index, name in enumerate(_parameters(node)[is_method and not static :])
+        for attribute in (False, True)
+        if (in_doubt := changed.get((name, attribute))) is not None
+    ]
 
 
 def _values(use: Use, spaces: Spaces) -> list[Any]:
@@ -610,7 +628,7 @@ def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator
             within = Scope(scope.path, owner=node.name, changers=scope.changers)
             yield from _of_statements(ast.iter_child_nodes(node), within, name)
         elif isinstance(node, LOOPS) and any(each.id == name for each in _names(ast.walk(node))):
-            yield from _of_code([node], scope, frozenset(_stored(ast.walk(node))))
+            yield from _of_code(list(_own([node])), scope, frozenset(_stored(ast.walk(node))))
         else:
             pending += [*ast.iter_child_nodes(node)][::-1]
 
@@ -639,7 +657,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         frozenset({*names, *bound} & _free(own)),
         around.changers,
     )
-    yield from _of_code(body, scope, rebound | nonlocal_)
+    yield from _of_code(own, scope, rebound | nonlocal_)
 
 
 def _free(own: Iterable[ast.AST]) -> set[str]:
@@ -666,9 +684,11 @@ def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
             pending += [*ast.iter_child_nodes(node)][::-1]
 
 
-def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> Iterator[Use]:
-    """The uses in code that runs after the import; assigning to a name of `rebound` changes the module's."""
-    own = list(_own(body))
+def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> Iterator[Use]:
+    """The uses in the nodes of code that runs after the import, as `_own` gives them.
+
+    Assigning to a name of `rebound` changes the module's.
+    """
     aliases = _aliases(own)
     within = {id(node.value) for node in own if isinstance(node, ast.Attribute)}
     counted = {id(node.target) for node in own if isinstance(node, ast.AugAssign)}
