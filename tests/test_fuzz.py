@@ -193,7 +193,7 @@ def test_programs_are_proved_and_right_or_refused(workshop: tuple[Path, Session]
             loaded = load(session, target, request, lambda _: None)
             observed = find_plan(session, target, loaded, request, lambda _: None)
             plan = dataclasses.replace(observed.plan, devices=Devices())
-            code = emit(target, plan, request, None, loaded.carried)
+            code = emit(target, plan, request, loaded.carried)
             evidence = prove(session, target, plan, observed, code, lambda _: None)
         except RefusalError as error:
             code = error.refusal.code

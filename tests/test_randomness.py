@@ -63,7 +63,7 @@ def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):
         target = _read(request, session)
         loaded = load(session, target, request, quiet)
         observed = find_plan(session, target, loaded, request, quiet)
-        code = emit(target, observed.plan, request, None)
+        code = emit(target, observed.plan, request)
         assert folds(code) == ["drop"]
         evidence = prove(session, target, observed.plan, observed, code, quiet)
         assert evidence.proved

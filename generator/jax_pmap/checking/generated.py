@@ -23,7 +23,7 @@ from jax_pmap.checking.commands import Recorded, is_unproved, read_header
 from jax_pmap.checking.environment import file_digests, machine_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
-from jax_pmap.emit.header import USES, Header, uses_line
+from jax_pmap.emit.header import USES, uses_line, verdict
 from jax_pmap.files import ACCEPTED, inspect_seal, is_generated, seal, write_code
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
@@ -305,7 +305,6 @@ def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept
 
 def accepted(text: str, made: MadeOf, evidence: Evidence) -> str:
     """An edited text, with what was shown of it in its header, and sealed."""
-    verdict = Header(VERSION, "", "", made, evidence).verdict()
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     header = _HEADER.match(text)
     assert header is not None
@@ -317,7 +316,9 @@ def accepted(text: str, made: MadeOf, evidence: Evidence) -> str:
             source = re.sub(r"sha256:[0-9a-f]+", f"sha256:{made.digest}", line)
             lines[number] = "\n".join(filter(None, [source, uses_line(made.uses)]))
         elif line.startswith(("# Proved: ", "# NOT PROVED")):
-            lines[number] = f"# {verdict}\n{ACCEPTED}; the proof is of this text, by: jax-pmap check --accept"
+            lines[number] = (
+                f"# {verdict(evidence)}\n{ACCEPTED}; the proof is of this text, by: jax-pmap check --accept"
+            )
     return seal("\n".join(lines) + "\n" + text[header.end() :])
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jax_pmap.files import seal
 from jax_pmap.model import Evidence
 from jax_pmap.syntax.uses import MadeOf, Use
 
@@ -14,6 +15,8 @@ from jax_pmap.syntax.uses import MadeOf, Use
 IN_PLACE = "Parallel by jax-pmap"
 #: Begin the lines of it that say what went and what came, so that the change can be taken back.
 INSTEAD, ADDED = "Instead of: ", "With: "
+#: What stands there for the proof while it is still to come.
+NOT_PROVED = "NOT PROVED: the proof is still to come"
 #: Begins the line with the digests of what the target reaches.
 USES = "# Uses: "
 
@@ -59,34 +62,40 @@ class Header:
             f"#   {' '.join(self.command.split())}",
             f"# Source: {self.source} sha256:{self.made_of.digest}",
             uses,
-            f"# {self.verdict()}",
+            f"# {verdict(self.evidence)}",
             f"# {self.remainder}" if self.remainder else "",
         ]
         return [line for line in lines if line]
 
-    def verdict(self) -> str:
-        """What was shown, in a line."""
-        if self.evidence is None:
-            return "NOT PROVED: the proof is still to come"
-        checks = self.evidence.checks
-        derived = ""
-        if self.evidence.derivation is not None and self.evidence.derived:
-            derived = f"derived for {self.evidence.derivation.extent}; "
-        if self.evidence.derivation is not None and self.evidence.derivation.multiple > 1:
-            derived += f"batches give each device a multiple of {self.evidence.derivation.multiple} rows; "
-        if self.evidence.derivation is not None and self.evidence.derivation.measured:
-            derived += f"measured: {', '.join(self.evidence.derivation.measured)}; "
-        noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""
-        if not checks:
-            return f"Proved: {derived}not run, jax {self.evidence.jax_version}{noise}"
-        worst = self.evidence.worst()
-        precision = "own dtypes" if worst.precision == "as given" else worst.precision
-        steps = max(c.steps for c in checks)
-        return (
-            f"Proved: {derived}{'run on ' if derived else ''}{self.evidence.counts}, "
-            f"{steps} chained step{'s' if steps > 1 else ''}, {precision} error {worst.error:.1e} "
-            f"(bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
-        )
+
+def verdict(evidence: Evidence | None) -> str:
+    """What was shown, in a line."""
+    if evidence is None:
+        return NOT_PROVED
+    checks = evidence.checks
+    derived = ""
+    if evidence.derivation is not None and evidence.derived:
+        derived = f"derived for {evidence.derivation.extent}; "
+    if evidence.derivation is not None and evidence.derivation.multiple > 1:
+        derived += f"batches give each device a multiple of {evidence.derivation.multiple} rows; "
+    if evidence.derivation is not None and evidence.derivation.measured:
+        derived += f"measured: {', '.join(evidence.derivation.measured)}; "
+    noise = "; equal for equal draws, noise for examples differs" if evidence.equal_draws else ""
+    if not checks:
+        return f"Proved: {derived}not run, jax {evidence.jax_version}{noise}"
+    worst = evidence.worst()
+    precision = "own dtypes" if worst.precision == "as given" else worst.precision
+    steps = max(c.steps for c in checks)
+    return (
+        f"Proved: {derived}{'run on ' if derived else ''}{evidence.counts}, "
+        f"{steps} chained step{'s' if steps > 1 else ''}, {precision} error {worst.error:.1e} "
+        f"(bound {worst.tolerance:.1e}), jax {evidence.jax_version}{noise}"
+    )
+
+
+def with_evidence(text: str, evidence: Evidence) -> str:
+    """An emitted text with what was shown of it in its header, and sealed."""
+    return seal(text.replace(f"# {NOT_PROVED}\n", f"# {verdict(evidence)}\n", 1))
 
 
 def uses_line(uses: Sequence[Use]) -> str:

@@ -42,10 +42,9 @@ def emit(
     target: Target,
     plan: Plan,
     request: Request,
-    evidence: Evidence | None,
     carried: Slice | None = None,
 ) -> str:
-    """Text of the file for `plan` in the form `request` asks for.
+    """Text of the file for `plan` in the form `request` asks for, its proof still to come.
 
     `carried` is what the file must hold itself, because the user's module cannot be imported.
 
@@ -106,7 +105,7 @@ def emit(
     if not dict(unit.user_imports).get(target.source.module):
         unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
-    header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), evidence)
+    header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), None)
     return render(unit, plan, backend, header)
 
 

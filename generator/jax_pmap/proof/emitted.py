@@ -7,10 +7,11 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jax_pmap.emit.constants import check_constants, compiled_at
+from jax_pmap.emit.header import with_evidence
 from jax_pmap.emit.in_place import NOT_FOLLOWED, Edition, emit_in_place
 from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.unit import emit
@@ -62,10 +63,16 @@ class Planned:
     say: Say
     #: A worker of its own for the request, with so many devices: None for as many as the proof takes.
     start: Callable[[Request, int | None, protocol.Member | None], Session]
+    #: The files that were made, each by its plan.
+    _made: list[tuple[Plan, str]] = field(default_factory=list)
 
-    def code(self, plan: Plan, evidence: Evidence | None = None) -> str:
-        """The file for a plan."""
-        return emit(self.target, plan, self.request, evidence, self.loaded.carried)
+    def code(self, plan: Plan) -> str:
+        """The file for a plan, its proof still to come."""
+        known = next((text for each, text in self._made if each == plan), None)
+        if known is None:
+            known = emit(self.target, plan, self.request, self.loaded.carried)
+            self._made.append((plan, known))
+        return known
 
     def prove(self, plan: Plan, code: str, how: How) -> Evidence:
         """The evidence for `code`."""
@@ -117,7 +124,7 @@ def proved(planned: Planned) -> Generated:
             note = NOT_FOLLOWED.format(file=source.shown_path, name=source.qualname)
             plan = dataclasses.replace(plan, notes=(*plan.notes, note))
         return Generated(edition.text, plan, request.backend, evidence, planned.target.source)
-    code, source = planned.code(plan, evidence), planned.target.source
+    code, source = with_evidence(planned.code(plan), evidence), planned.target.source
     if _is_program(request, source) and _imports(code, source):
         note = (
             f"the emitted file imports `{source.shown_path}`, which is the program itself and cannot import "
