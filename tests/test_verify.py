@@ -251,6 +251,66 @@ def test_keys_of_hand_written_code(project: Project):
     assert result.exit_code == 0, result.stderr
 
 
+IMPORTED = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.lax import axis_index
+    from jax.random import bernoulli
+    from jax.random import fold_in as folded
+
+
+    def loss(w, x, y, key):
+        kept = jnp.where(bernoulli(key, 0.8, x.shape), x / 0.8, 0.0)
+        return jnp.mean((kept @ w - y) ** 2), jnp.sum(x @ w > y) / len(x)
+
+
+    def shares(w, x, y, key):
+        value, right = loss(w, x, y, folded(key, axis_index("b")))
+        return jax.lax.pmean((value, jnp.mean(x @ w > y)), "b")
+
+
+    p_loss = jax.pmap(shares, axis_name="b", in_axes=(None, 0, 0, None), out_axes=None)
+
+
+    def mean(x):
+        return jnp.mean(x > 0), jnp.mean(x)
+
+
+    def counted(x):
+        total = jax.lax.psum(jnp.sum(x > 0), "b")
+        return total / jax.lax.psum(x.size, "b"), jax.lax.pmean(jnp.mean(x), "b")
+
+
+    p_counted = jax.pmap(counted, axis_name="b", out_axes=None)
+
+
+    def inputs(seed=0):
+        draw = np.random.default_rng(seed).normal
+        x, y = draw(size=(24, 3)).astype("float32"), draw(size=24).astype("float32")
+        return draw(size=3).astype("float32"), x, y, jax.random.key(seed)
+"""
+
+
+def test_functions_of_jax_are_known_by_any_name(project: Project) -> None:
+    """A share of right answers is in float32 in one form, and in float64 in the other, in a 64-bit mode."""
+    project.write("named.py", IMPORTED)
+    words = ("--against", "named.py::loss", "--inputs", "named.py::inputs", "--devices", "2")
+    result = project.run("verify", "named.py::p_loss", *words)
+    assert result.exit_code == 0, result.stderr
+    assert "own dtypes alone: a result is float32, and the reference's is float64" in " ".join(
+        (result.stdout + result.stderr).split()
+    )
+
+
+def test_a_share_of_right_answers_is_a_number_over_another(project: Project) -> None:
+    project.write("named.py", IMPORTED)
+    words = ("--against", "named.py::mean", "--arg", "x=f32[24]", "--devices", "2")
+    result = project.run("verify", "named.py::p_counted", *words)
+    assert result.exit_code == 0, result.stderr
+    assert "float64 error" in result.stdout + result.stderr
+
+
 SCHEDULED = """
     import jax
     import jax.numpy as jnp

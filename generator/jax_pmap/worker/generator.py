@@ -13,7 +13,8 @@ mean of some noise over the batch) still comes out differently.
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +153,26 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
 
 
 @contextlib.contextmanager
+def in_every_module(function: Any, instead: Callable[..., Any]) -> Iterator[None]:
+    """Have `instead` called for a function of jax, under whatever name a module has imported it.
+
+    It is given the function as it was, and the arguments by position.
+    """
+    code, name = function.__code__, f"_jax_pmap_{function.__name__}"
+    own = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+    takes = ", ".join(code.co_varnames[: code.co_argcount])
+    made: dict[str, Any] = {}
+    exec(f"def {function.__name__}({takes}): return {name}({takes})", made)
+    function.__globals__[name] = functools.partial(instead, own)
+    function.__code__ = made[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = code
+        del function.__globals__[name]
+
+
+@contextlib.contextmanager
 def repeat_draws(shares: Shares | None) -> Iterator[None]:
     """Let every key draw from `repeating`; None changes nothing.
 
@@ -171,13 +192,13 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     strides = sum(1_000_003 * stride for _, stride in shares.strides)
     number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
     jax.config.update("jax_random_seed_offset", number + strides)
-    fold_in, axis_index, invert = jax.random.fold_in, jax.lax.axis_index, jax.core.Tracer.__invert__
+    invert = jax.core.Tracer.__invert__
     #: What stands for a device's index along an axis, that index, and the axis: as it is, or counting down
     #: from the largest number.
     indices: list[tuple[Any, Any, Any]] = []
 
-    def marked_index(axis_name: Any) -> Any:
-        index = axis_index(axis_name)
+    def marked_index(own: Callable[..., Any], axis_name: Any) -> Any:
+        index = own(axis_name)
         indices.append((index, index, axis_name))
         return index
 
@@ -188,10 +209,10 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         )
         return inverse
 
-    def fold_in_or_move(key: Any, data: Any) -> Any:
+    def fold_in_or_move(own: Callable[..., Any], key: Any, data: Any) -> Any:
         found = next(((index, axis) for made, index, axis in indices if made is data), None)
         if found is None or (words := jax.random.key_data(key)).ndim != 1:
-            return fold_in(key, data)
+            return own(key, data)
         index, axis = found
         # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
         there = moved(words, index * shares.stride(axis))
@@ -204,14 +225,16 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         # Only to look at a key changes nothing, and `rekeyed` itself does it.
         return gate(name, key if name == "key_data" else rekeyed(key, shares), **options)
 
-    jax.random.fold_in, jax.lax.axis_index = fold_in_or_move, marked_index
     jax.core.Tracer.__invert__ = marked_inverse
     if gate is not None:
         SAMPLING[GATE] = rekeying_gate
     try:
-        yield
+        with (
+            in_every_module(jax.random.fold_in, fold_in_or_move),
+            in_every_module(jax.lax.axis_index, marked_index),
+        ):
+            yield
     finally:
-        jax.random.fold_in, jax.lax.axis_index = fold_in, axis_index
         jax.core.Tracer.__invert__ = invert
         if gate is not None:
             SAMPLING[GATE] = gate

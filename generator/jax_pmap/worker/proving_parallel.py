@@ -172,16 +172,17 @@ class _Written:
         trials, with_given = self.trials, self.asked.with_given
         if trials.question.repeat:
             # What is wrong with the keys says more than the numbers that come of it.
-            yield self.keys()
+            wrong = self.keys()
+            if self.in_own_dtypes(wrong):
+                yield from self.stages()
+                return
+            yield wrong
             trials.question = own_keys(trials, self.calling, self.make, self.count, self.size)
         question, program = trials.question, self.make(self.given())
         if not question.derived:
             _search(trials, program, self.count)
         found = check_count(self.parallel, self.size, with_given=with_given)
-        if question.wide and (why := fails_wide(found)):
-            # In the user's own dtypes it may run: a literal beside `axis_index`, of 32 bits, is enough.
-            trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
-            self.notes.append(f"it fails in float64, and was compared in its own dtypes alone: {why}")
+        if self.in_own_dtypes(found):
             yield from self.stages()
             return
         yield self.detailed(found)
@@ -198,11 +199,20 @@ class _Written:
         question, first = trials.question, len(trials.question.data)
         plans = [(question.kind, index) for index in (0, first, first + 1)]
         found = check_count(self.parallel, self.size, with_given=False, plans=plans)
-        if question.wide and fails_wide(found):
-            trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+        if self.in_own_dtypes(found):
             yield from self.elsewhere()
             return
         yield self.detailed(found)
+
+    def in_own_dtypes(self, found: Sequence[Check]) -> bool:
+        """Whether what failed is the float64 alone. The question is that in the user's own dtypes then."""
+        question = self.trials.question
+        why = fails_wide(found, question.x64) if question.wide else ""
+        if why:
+            # In the user's own dtypes it may run: a literal beside `axis_index`, of 32 bits, is enough.
+            self.trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+            self.notes.append(f"not compared in float64, but in its own dtypes alone: {why}")
+        return bool(why)
 
     def keys(self) -> Sequence[Check]:
         """A failure where keys are wrong.
@@ -214,7 +224,7 @@ class _Written:
             return ()
         caller, run = self.make(self.given()), self.asked.with_given
         found = noise.own_draws(question, caller, inconsistent, self.count, self.size, run=run)
-        return [Check(self.count, failure=found)] if isinstance(found, Failure) else ()
+        return [Check(self.count, question.kind, failure=found)] if isinstance(found, Failure) else ()
 
     def detailed(self, checks: Sequence[Check]) -> Sequence[Check]:
         """The checks, with what else is known of a failure."""
@@ -394,10 +404,18 @@ def of_lost(leaf: nans.Lost) -> Failure:
     return dataclasses.replace(failure, cause="passed", on=on)
 
 
-def fails_wide(checks: Sequence[Check]) -> str:
-    """The error with which the first run fails in float64, or ``""``."""
-    failure = checks[0].failure
-    if checks[0].precision != "float64" or failure is None or failure.step or failure.error is None:
+def fails_wide(checks: Sequence[Check], x64: bool) -> str:
+    """Why the first run fails in float64, where it may not in the user's own dtypes, or ``""``.
+
+    What is cast to float32, or is a mean of truth values, is one there too. In a 64-bit mode of the user's,
+    `x64`, that is a difference.
+    """
+    failure = checks[0].failure if checks and checks[0].precision == "float64" else None
+    if failure is None or failure.step:
+        return ""
+    if failure.what == "dtype" and (failure.got, failure.want) == ("float32", "float64") and not x64:
+        return f"a result is {failure.got}, and the reference's is {failure.want}"
+    if failure.error is None:
         return ""
     return f"{failure.error.type}: {failure.error.message.strip().partition(chr(10))[0]}"
 
