@@ -770,6 +770,19 @@ DROPS = """
 
     def total_as_floats(k):
         return p_total(split(k))
+
+
+    def total_of_bytes(k):
+        return jnp.sum(k.astype(jnp.int8), dtype=jnp.int32)
+
+
+    @on_devices
+    def p_total_in_bytes(k):
+        return jax.lax.psum(jnp.sum(k.astype(jnp.int8), dtype=jnp.int8), "d").astype(jnp.int32)
+
+
+    def total_in_bytes(k):
+        return p_total_in_bytes(split(k))
 """
 
 
@@ -785,6 +798,7 @@ DROPS = """
             "has another type on 8 devices: float, the reference's is an array",
         ),
         ("total_as_floats", "total", "k=i32[24]<100", "on the given inputs, altered"),
+        ("total_in_bytes", "total_of_bytes", "k=i32[24]<4", "each row repeated to make thousands"),
         ("of_the_last", "place", "x=f32[24]", "each row twice, the second time in the reverse order"),
         ("of_some", "largest", "x=f32[24] k=i32[24]<4", "on the given inputs, altered"),
     ],

@@ -20,6 +20,7 @@ from .explain import with_cause, with_ragged_cause
 from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import is_narrow
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
+from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
 from .leaves import is_key
 from .protocol import Check, Problem, Raised
@@ -39,6 +40,8 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
+#: Operations that add up numbers in the dtype of their results.
+SUMS = frozenset({"reduce_sum", "cumsum", "dot_general", "psum", "scatter_add", "reduce_window_sum"})
 #: Bytes of the inputs of a device, up to which what it computes of them is handed to the user's own code.
 HANDED = 1 << 14
 
@@ -281,7 +284,10 @@ def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
 
 
 def narrower(parallel: Parallel, size: int) -> str:
-    """A dtype of 8 or 16 bits in the parallel function that the reference has nowhere, or ``""``."""
+    """What the parallel function computes in 8 or 16 bits, and the reference nowhere, or ``""``.
+
+    A reference that casts labels of 8 bits and adds them up in 32 has numbers of 8 bits, and no sums of them.
+    """
     question = parallel.trials.question
     expected, _ = parallel.trials.at(question.kind, 0, size, question.shares(size, parallel.count))
     packed = Packed(expected.values[0], question.statics)
@@ -291,7 +297,10 @@ def narrower(parallel: Parallel, size: int) -> str:
             traced = traced_arrays(program, packed)
             if traced is None:
                 return ""
-            made = [out.aval for equation in equations(traced) for out in equation.outvars]
-            kinds = {getattr(aval, "dtype", None) for aval in (*made, *traced.in_avals)}
-            found.append({str(k) for k in kinds if k is not None and is_narrow(k)})
+            made = [("", aval) for aval in traced.in_avals]
+            for equation in equations(traced):
+                sums = "sums in " if primitive_name(equation) in SUMS else ""
+                made += [(each, out.aval) for out in equation.outvars for each in {"", sums}]
+            kinds = {(each, getattr(aval, "dtype", None)) for each, aval in made}
+            found.append({f"{each}{k}" for each, k in kinds if k is not None and is_narrow(k)})
     return next(iter(sorted(found[1] - found[0])), "")
