@@ -477,8 +477,10 @@ def itself(options):
 
 
 class Fit:
-    def __init__(self, kind="mean"):
+    def __init__(self, kind="mean", own=None):
         self.kind, self.rate, self.options = kind, 0.1, Options(kind)
+        if own is not None:
+            self.own = own
         self.reduce, self.apart = getattr(jnp, kind), lambda errors: getattr(jnp, kind)(errors)
         self.axis, self.name = 0 if kind == "mean" else 1, "fit"
         self.jitted, self.kinds = jax.jit(self.loss), [kind]
@@ -539,6 +541,12 @@ class Fit:
     def plain(self, w, x):
         return jnp.mean((x @ w) ** 2)
 
+    def assigned(self, w, x):
+        return jax.grad(self.own)(w, x)
+
+    def own(self, w, x):
+        return jnp.mean((x @ w) ** 2)
+
 
 class Summed(Fit):
     def plain(self, w, x):
@@ -559,7 +567,7 @@ def main(kind="mean", fit=Fit):
     w, x = jnp.ones(3), jnp.ones((24, 3))
     for name in (
         "looked_up", "function", "unnamed", "handed_on", "whole", "along", "branch", "by_method", "derived",
-        "counted", "compiled", "untold", "several",
+        "counted", "compiled", "untold", "several", "assigned",
     ):
         getattr(fit(kind), name)(w, x)
     return make(kind)(w, x)
@@ -584,7 +592,8 @@ if __name__ == "__main__":
         ("Fit.counted", 'self.kind != "mean"'),
         ("Fit.compiled", 'self.kind != "mean"'),
         ("Fit.by_method", 'self.kind != "mean"'),
-        ("Fit.derived", 'type(self).plain.__qualname__ != "Fit.plain"'),
+        ("Fit.derived", 'self.plain.__qualname__ != "Fit.plain"'),
+        ("Fit.assigned", 'self.own.__qualname__ != "Fit.own"'),
         ("make.step", 'kind != "mean"'),
     ],
 )

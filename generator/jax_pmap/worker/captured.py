@@ -8,6 +8,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -309,14 +310,17 @@ class _Reader:
         self.found[own] = protocol.CapturedConstant(own, repr(type(value).__qualname__), "", "str")
 
     def _override(self, path: str, value: Any, method: Any) -> None:
-        """Hold a method that another class of the user's defines anew to be that of the proof."""
+        """Hold a method that another class or object of the user's may have anew to be that of the proof."""
         name = method.__name__
         own = value if isinstance(value, type) else type(value)
         owner = self.request.owner
         base = next((each for each in own.__mro__ if each.__qualname__ == owner), own)
         method = inspect.getattr_static(own, name, None)
-        if any(inspect.getattr_static(each, name, None) is not method for each in _derived(base)):
-            at = f"{path if isinstance(value, type) else f'type({path})'}.{name}.__qualname__"
+        anew = any(inspect.getattr_static(each, name, None) is not method for each in _derived(base))
+        if anew or _is_assigned(name):
+            # Bound methods of some libraries have no name of their own.
+            named = getattr(getattr(value, name), "__qualname__", "") == method.__qualname__
+            at = f"{path if named else f'type({path})'}.{name}.__qualname__"
             self.found[at] = protocol.CapturedConstant(at, repr(method.__qualname__), "", "str")
 
     def _constant(self, path: str, value: Any) -> None:
@@ -501,6 +505,29 @@ def _derived(base: type) -> Iterator[type]:
     below: list[type] = type.__subclasses__(base)
     for each in below:
         yield from _derived(each)
+
+
+def _is_assigned(name: str) -> bool:
+    """Whether code of the user's gives some object an attribute of that name: ``self.loss = loss``."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return any(name in _assigned(path) for path in files if isinstance(path, str) and is_users(path))
+
+
+@functools.cache
+def _assigned(path: str) -> frozenset[str]:
+    """The names of attributes that a file assigns."""
+    try:
+        nodes = list(ast.walk(ast.parse(text_of(path))))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    stored = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    by_name = {
+        str(n.args[1].value)
+        for n in nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "setattr"
+        if len(n.args) == 3 and isinstance(n.args[1], ast.Constant)
+    }
+    return frozenset(stored | by_name)
 
 
 def _is_array(value: Any) -> bool:

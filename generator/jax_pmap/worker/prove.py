@@ -219,7 +219,7 @@ def same_form(got: Any, want: Any, *, widths: bool = True) -> Failure | None:
         if widths or left == right:
             return bool(left == right)
         if jax.dtypes.issubdtype(left, np.integer):
-            return np.dtype(left).kind == np.dtype(right).kind
+            return bool(np.dtype(left).kind == np.dtype(right).kind)
         return bool(left == np.float64 and right == np.float32)
 
     left, right = jax.tree.structure(got), jax.tree.structure(want)
