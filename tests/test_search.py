@@ -89,6 +89,27 @@ def test_a_value_with_which_the_function_fails_is_not_tried(project: Project) ->
     assert "`columns` was tried with 1; the emitted function takes no other value" in made.words
 
 
+def test_a_value_that_needs_another_collective_at_the_same_place_is_not_taken(project: Project) -> None:
+    """The gradient of a sum is a sum, where that of a mean is a mean."""
+    text = """\
+        def f(w, x, kind="mean"):
+            def loss(w):
+                if kind == "mean":
+                    return jnp.mean((x @ w) ** 2)
+                if kind == "sum":
+                    return jnp.sum((x @ w) ** 2)
+                return jnp.max((x @ w) ** 2)
+
+            value, grad = jax.value_and_grad(loss)(w)
+            return w - 0.1 * grad, value
+        """
+    write(project, textwrap.dedent(text))
+    made = project.run("gen", "f.py::f", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert "`kind` was tried with 'mean'; the emitted function takes no other value" in made.words
+    assert "psum" not in made.stdout
+
+
 def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
     """And one of the user's own, which may be edited, by what it does."""
     write(

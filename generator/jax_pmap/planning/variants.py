@@ -231,8 +231,8 @@ def _observe_others(
     """Observe with every value that the body compares a static argument with, and both of a bool.
 
     And with the whole batch of `size`, where `count` shards leave some of it out. One with which the results
-    are other kinds of values, or with which the function fails, is left out: the emitted file does not take
-    it.
+    are other kinds of values, with which the function fails, or with which a place needs another collective
+    (the gradient of a sum, where the others' is of a mean), is left out: the emitted file does not take it.
     """
     syncs, reached, seen = base.syncs, base.reached, base.seen
     observations = [base]
@@ -276,7 +276,7 @@ def _observe_others(
                 if problem.kind != "reference":
                     raise
                 continue
-            if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base):
+            if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base) or clash(syncs, outcome.syncs):
                 continue
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
             observations.append(outcome)
@@ -284,6 +284,18 @@ def _observe_others(
             proved.append(value)
         values[name] = tuple(proved)
     return _Tried(syncs, reached, seen, tuple(variants), values, tuple(observations))
+
+
+def clash(known: Collection[Sync], found: Iterable[Sync]) -> bool:
+    """Whether a value that one collective makes whole gets another one too."""
+    return any(
+        (new.value, new.span, new.where) == (old.value, old.span, old.where)
+        and new.op != old.op
+        and not set(new.paths).isdisjoint(old.paths)
+        for new in found
+        if new not in known
+        for old in known
+    )
 
 
 def unseen_sides(
