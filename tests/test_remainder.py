@@ -46,6 +46,10 @@ def centred(x):
     return x - jnp.mean(x)
 
 
+def moved(x, y):
+    return y + jnp.mean(x), jnp.mean(x * y[:, None])
+
+
 def each(w, x, y):
     return jnp.tanh(x @ w), w, y * 2
 
@@ -125,6 +129,11 @@ def test_padding_that_is_not_neutral_is_refused(shared, words, says):
     assert "error[JP060]" in result.stderr
     assert says in result.words
     assert "--remainder drop" in result.words
+
+
+def test_rows_that_a_call_returns_go_into_the_next_one_without_those_dropped(shared):
+    result = run(shared, "fns.py::moved", "--arg", X, "--arg", "y=f32[24]", "--remainder", "drop")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_the_last_rows_are_dropped_where_asked_and_said_so(shared):
