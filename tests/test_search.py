@@ -695,7 +695,14 @@ def test_structure_asked_unseen_is_refused(project: Project) -> None:
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
-@pytest.mark.parametrize("part", ["b.get('y', 0.0)", "b.get('x', jnp.ones(3))"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "b.get('y', 0.0)",
+        "b.get('x', jnp.ones(3))",
+        "sum(0 if each is None else each for each in [b.get(key, None) for key in ('x', 'y')])",
+    ],
+)
 def test_the_parts_of_a_batch_are_those_of_the_proof_where_one_has_a_default(
     project: Project, part: str
 ) -> None:

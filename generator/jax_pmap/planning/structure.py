@@ -21,8 +21,6 @@ from jax_pmap.syntax.scopes import root_name
 from jax_pmap.worker.protocol import FixedForm
 
 Function = ast.FunctionDef | ast.Lambda
-#: ``batch.get('mask')``, with a default or without.
-ASKS = re.compile(r"(\w+)\.get\('\w+'[,)]")
 #: Attributes every array has.
 OF_ARRAYS = ("dtype", "ndim", "shape", "size")
 
@@ -215,11 +213,17 @@ def stays_absent(
 def divided_parts(
     node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described]
 ) -> FixedForm | None:
-    """The parts of a batch that ``batch.get("weight", 1.0)`` asks for one of them: they are checked."""
-    asks = ASKS.match(ast.unparse(node))
-    name = asks[1] if asks is not None else ""
+    """The parts of a batch that ``batch.get(key, 1.0)`` asks for one of them: they are checked.
+
+    With those it has in the example, a key is there or not as it was seen, wherever the key comes from.
+    """
+    get = node.func if isinstance(node, ast.Call) else None
+    asks = isinstance(get, ast.Attribute) and get.attr == "get" and isinstance(get.value, ast.Name)
+    name = asked(node) if asks else None
     tree = next((argument["tree"] for argument in described if argument["name"] == name), None)
-    if not isinstance(tree, dict) or tree["kind"] != "dict" or not is_bound_once(name, definition):
+    if name is None or not isinstance(tree, dict) or tree["kind"] != "dict":
+        return None
+    if not is_bound_once(name, definition):
         return None
     return FixedForm(name, f"sorted({name})", value=f"[{', '.join(tree['keys'])}]")
 
