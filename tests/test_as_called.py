@@ -93,6 +93,23 @@ def scaled(images):
     return jnp.mean(images)
 
 
+def checked(images):
+    assert isinstance(images, jax.Array), type(images)
+    if not all(
+        isinstance(each, jax.Array) for each in (images, images * 2)
+    ):
+        raise TypeError(images)
+    return jnp.mean(images)
+
+
+def mended(images):
+    try:
+        assert isinstance(images, jax.Array)
+    except AssertionError:
+        images = images / 255.0
+    return jnp.mean(images)
+
+
 def logged(x):
     loss = jnp.mean(x**2)
     try:
@@ -206,6 +223,7 @@ def gen(project: Project, name: str, inputs: str) -> Result:
     ("name", "inputs", "says"),
     [
         ("scaled", "rows", "isinstance(…, ndarray)"),
+        ("mended", "rows", "isinstance(…, Array)"),
         ("logged", "rows", "catches the ConcretizationTypeError that tracing raises there"),
         ("unlike_in_a_trace", "rows", "isinstance(…, Tracer)"),
         ("folded", "times", "`when` (float64) loses digits"),
@@ -227,6 +245,11 @@ def test_what_tracing_makes_another_function_is_refused(
 
 def test_an_order_of_keys_that_decides_nothing_is_taken(steps: Project) -> None:
     made = gen(steps, "by_name", "layers")
+    assert made.exit_code == 0, made.stderr
+
+
+def test_a_type_may_be_asked_for_where_the_code_raises_for_any_other(steps: Project) -> None:
+    made = steps.run("gen", "steps.py::checked", "--arg", "images=f32[24,3]")
     assert made.exit_code == 0, made.stderr
 
 

@@ -676,6 +676,59 @@ def test_what_is_handed_to_the_makers_of_another_file_is_followed(
         assert made.exit_code == 0, made.stderr
 
 
+MAKES_AND_SETS = """
+import copy
+
+import jax.numpy as jnp
+
+
+def make(options):
+    options["rate"] = options["rate"] / 2
+
+    def step(x):
+        return options["rate"] * jnp.mean(x)
+
+    return step
+
+
+def once(options):
+    return make(options)
+
+
+def sweep():
+    options = copy.deepcopy({"rate": 0.1})
+    for name in ("rate",):
+        options[name] = 0.3
+    make(options)
+
+
+class hydra:
+    main = staticmethod(lambda main: main)
+
+
+@hydra.main
+def main():
+    options = {"rate": 0.2}
+    step = once(options)
+    AGAIN
+    step(jnp.ones((24, 3)))
+
+
+main()
+"""
+
+
+def test_what_the_maker_of_the_target_sets_ahead_of_it_is_taken(shared: Project) -> None:
+    """And what others set of their own ahead of it, but not what it sets again, as it makes another one."""
+    shared.write("sets.py", MAKES_AND_SETS.replace("AGAIN", "pass"))
+    shared.write("sets_again.py", MAKES_AND_SETS.replace("AGAIN", "make(options)"))
+    made = shared.run("gen", "sets.py::make.step", "--run", "python sets.py", "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    args = ("gen", "sets_again.py::make.step", "--run", "python sets_again.py", "--in-place", "--diff")
+    says = ["reads `options` anew, which line 34 changes"]
+    shared.refused("JP062", *args, says=says, exit_code=1)
+
+
 LEADS = """
 import jax.numpy as jnp
 

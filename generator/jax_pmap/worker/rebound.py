@@ -51,6 +51,8 @@ ONE = "__dict__[…]"
 #: Between a function and a variable of it that functions in it use: ``make.<locals>.step``.
 LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+#: What a container is written with in which nothing is another's.
+PLAIN = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.UnaryOp, ast.unaryop, ast.Load)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -64,6 +66,8 @@ class Parameter:
     in_doubt: bool
     #: Whether it is an attribute that changes.
     attribute: bool = False
+    #: Whether it is changed by nothing but the function around the target, that makes it.
+    made: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Scope:
     function: str = ""
     #: The function's own variables that functions in it use.
     cells: frozenset[str] = frozenset()
+    #: Its variables that hold what nothing else does as it makes it: ``options = copy.deepcopy(defaults)``.
+    fresh: frozenset[str] = frozenset()
     #: The user's functions that change what they are given.
     changers: Mapping[str, Collection[Parameter]] = field(default_factory=dict)
 
@@ -99,6 +105,8 @@ class Use:
     inside: bool = False
     #: Whether it does so only if it is a container: ``root.a.rotate()``.
     in_doubt: bool = False
+    #: Whether it does so in a call of the function around the target: ``step = make_step(root)``.
+    made: bool = False
 
     @property
     def is_cell(self) -> bool:
@@ -191,7 +199,7 @@ def changed_later(
     around = ("", "") if plain is None else _outermost(plain)
     made = None if maker is None else unwrapped(maker)[0]
     made_by = ("", "") if made is None else (made.__code__.co_filename, made.__name__)
-    changers = _changers(files)
+    changers = _changers(files, around)
     uses = [
         use
         for path, tree in files.items()
@@ -214,6 +222,11 @@ def changed_later(
         own = (change.scope.path, change.scope.function)
         if change.is_free and own in ran:
             return False
+        if change.made:
+            # What it changes ahead of the target is what the target begins with, but for one made before.
+            return _may_follow(change, files[own[0]], mentions, leading, itself=False)
+        if change.root in change.scope.fresh and not change.attributes:
+            return _may_follow(change, files[own[0]], mentions, leading)
         if change.is_cell or own in (around, made_by) or (not change.is_free and own[1] in done):
             return _may_follow(change, files[own[0]], mentions, leading)
         return True
@@ -257,17 +270,27 @@ def _leading_to(name: str, mentions: Collection[Mention]) -> set[str]:
     return found
 
 
-def _may_follow(change: Use, tree: ast.Module, mentions: Iterable[Mention], names: Collection[str]) -> bool:
-    """Whether a change comes behind one of some names in its function, or is in a loop with one."""
+def _may_follow(
+    change: Use, tree: ast.Module, mentions: Iterable[Mention], names: Collection[str], *, itself: bool = True
+) -> bool:
+    """Whether a change comes behind one of some names in its function, or is in a loop with one.
+
+    One on the line of the change counts where it is not the change `itself` that is named there.
+    """
     own = (change.scope.path, change.scope.function)
+    defined = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS[:2]) and node.name == own[1]]
+    # Decorators, as `hydra.main` of a `main`, stand ahead of all that the function does.
+    begins = min((node.lineno for node in defined), default=0)
     lines = [each.line for each in mentions if (each.path, each.by) == own and each.name in names]
+    lines = [line for line in lines if line >= begins]
     loops = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for node in ast.walk(tree)
         if isinstance(node, LOOPS)
     ]
     return any(
-        line <= change.line or any(line in loop and change.line in loop for loop in loops) for line in lines
+        line < change.line + itself or any(line in loop and change.line in loop for loop in loops)
+        for line in lines
     )
 
 
@@ -308,8 +331,11 @@ def _enclosed(function: types.FunctionType) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
-    """The functions and methods that change something in what they are given, by name."""
+def _changers(files: Mapping[str, ast.Module], maker: tuple[str, str]) -> dict[str, list[Parameter]]:
+    """The functions and methods that change something in what they are given, by name.
+
+    `maker` is the function around the target, by file and name.
+    """
     nodes = [(path, node) for path, tree in files.items() for node in ast.walk(tree)]
     methods = {id(node) for _, each in nodes if isinstance(each, ast.ClassDef) for node in each.body}
     functions = [(path, node) for path, node in nodes if isinstance(node, FUNCTIONS[:2])]
@@ -322,7 +348,8 @@ def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
     while waiting:
         for at in waiting:
             path, node = functions[at]
-            own[at] = _changed_in(node, Scope(path, changers=found), is_method=id(node) in methods)
+            scope, makes = Scope(path, changers=found), (path, node.name) == maker
+            own[at] = _changed_in(node, scope, is_method=id(node) in methods, makes=makes)
         before, found = found, {}
         for (_, node), parameters in zip(functions, own, strict=True):
             if parameters:
@@ -333,21 +360,23 @@ def _changers(files: Mapping[str, ast.Module]) -> dict[str, list[Parameter]]:
     return found
 
 
-def _changed_in(node: Any, around: Scope, *, is_method: bool) -> list[Parameter]:
-    """The parameters of a function in whose values it changes something."""
-    changed: dict[tuple[str, bool], bool] = {}
+def _changed_in(node: Any, around: Scope, *, is_method: bool, makes: bool) -> list[Parameter]:
+    """The parameters of a function in whose values it changes something; whether it `makes` the target."""
+    changed: dict[tuple[str, bool], tuple[bool, bool]] = {}
     for use in _of_function(node, around):
         if use.changes and use.inside and use.attributes in ((), (ALL,)):
             root = use.root.rpartition(LOCALS)[2], bool(use.attributes)
-            changed[root] = use.in_doubt and changed.get(root, True)
+            in_doubt, made = changed.get(root, (True, True))
+            changed[root] = use.in_doubt and in_doubt, made and (use.made or makes)
     if not changed:
         return []
     static = any(_last(each) == "staticmethod" for each in node.decorator_list)
     return [
-        Parameter(index, name, in_doubt, attribute)
+        Parameter(index, name, in_doubt, attribute, made)
         for index, name in enumerate(_parameters(node)[is_method and not static :])
         for attribute in (False, True)
-        if (in_doubt := changed.get((name, attribute))) is not None
+        if (name, attribute) in changed
+        for in_doubt, made in (changed[name, attribute],)
     ]
 
 
@@ -655,6 +684,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", ""),
         frozenset({*names, *bound} & _free(own)),
+        frozenset((bound - {*names} - rebound) & _fresh(own)),
         around.changers,
     )
     yield from _of_code(own, scope, rebound | nonlocal_)
@@ -664,6 +694,26 @@ def _free(own: Iterable[ast.AST]) -> set[str]:
     """The names in the functions that are defined in a body."""
     inner = [node for node in own if isinstance(node, FUNCTIONS)]
     return {each.id for node in inner for each in _names(ast.walk(node))}
+
+
+def _fresh(own: Collection[ast.AST]) -> set[str]:
+    """The names that a body gives to nothing but what it makes, with all that is in it."""
+    made = [
+        target.id
+        for node in own
+        if isinstance(node, ast.Assign) and _is_new(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    stored = [each.id for each in _names(own) if not isinstance(each.ctx, ast.Load)]
+    return {name for name in made if made.count(name) == stored.count(name)}
+
+
+def _is_new(value: ast.expr) -> bool:
+    """Whether nothing else holds a value, or what is in it: ``{"rate": 0.1}``, ``copy.deepcopy(options)``."""
+    if isinstance(value, ast.Call):
+        return _last(value.func) == "deepcopy"
+    return all(isinstance(each, PLAIN) for each in ast.walk(value))
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
@@ -709,7 +759,8 @@ def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> I
                 by_name = [each.value for each in node.keywords if each.arg == parameter.name]
                 for each in (*given[parameter.index : parameter.index + 1], *by_name):
                     changed = _all_of(each) if parameter.attribute else each
-                    yield from _inside(changed, scope, aliases, in_doubt=parameter.in_doubt)
+                    within_it = _inside(changed, scope, aliases, in_doubt=parameter.in_doubt)
+                    yield from (replace(use, made=parameter.made) for use in within_it)
             yield from (
                 use
                 for each in node.keywords

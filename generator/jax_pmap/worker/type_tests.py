@@ -44,6 +44,7 @@ ELSEWHERE = (
 PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
 #: Constants that are no number to ask for by `is`.
 SINGLETONS = (None, True, False, ...)
+NUMBERS = ("bool", "int", "float", "complex")
 ASKING = frozenset(
     {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
 )
@@ -203,6 +204,8 @@ class Watch:
         stand_ins = [self._array if each is jax.Array else each for each in stand_ins]
         if any(builtins.isinstance(each, kinds) != answer for each in stand_ins):
             frame = sys._getframe(1)
+            if not (known and category(known[1]) in NUMBERS) and only_raises(frame):
+                return answer  # An array of the other kind may be refused: with those taken it is the same.
             every = kinds if builtins.isinstance(kinds, tuple) else (kinds,)
             names = [getattr(kind, "__name__", str(kind)).rpartition(".")[2] for kind in every]
             said = names[0] if len(names) == 1 else f"({', '.join(names)})"
@@ -215,7 +218,7 @@ class Watch:
 def examples(leaf: Any) -> list[Any]:
     """What a caller may pass in place of a leaf; `jax.Array` stands for an array of jax's."""
     kind = category(leaf)
-    if kind in ("bool", "int", "float", "complex"):
+    if kind in NUMBERS:
         return [leaf, 1, 1.0, np.float32(1)]
     if kind == "key":
         return [leaf] if isinstance(leaf, jax.Array) else []
@@ -234,6 +237,62 @@ def may_part() -> bool:
     """Whether any of the user's code may go another way for a size without a number, and raise nothing."""
     files = {module.__file__ for module in list(sys.modules.values()) if is_users_module(module)}
     return any(_may_part(file) for file in files)
+
+
+def only_raises(frame: types.FrameType | None) -> bool:
+    """Whether what is asked where a frame is decides whether the code raises, and nothing else.
+
+    As in ``assert isinstance(x, jax.Array)``, which none of the user's code around it catches.
+    """
+    if frame is None or frame.f_lineno not in _raising(frame.f_code.co_filename)[0]:
+        return False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_users(path) and frame.f_lineno in _raising(path)[1]:
+            return False
+        frame = frame.f_back
+    return True
+
+
+@functools.cache
+def _raising(file: str) -> tuple[frozenset[int], frozenset[int]]:
+    """The lines of a file that hold parts of assertions, or of tests for nothing but a raise, and no more.
+
+    And those behind which an exception may be caught.
+    """
+    try:
+        with open(file, "rb") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset(), frozenset()
+    found, others, caught = set[int](), set[int](), set[int]()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        if isinstance(node, (ast.Try, getattr(ast, "TryStar", ast.Try), ast.With)):
+            caught.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        # What a statement holds has lines of its own.
+        inside = [each.lineno for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
+        end = max(node.lineno, min(inside) - 1) if inside else node.end_lineno or node.lineno
+        lines = range(node.lineno, end + 1)
+        test = node.test if isinstance(node, (ast.Assert, ast.If)) else None
+        if isinstance(node, ast.If) and [*map(type, (*node.body, *node.orelse))] != [ast.Raise]:
+            test = None
+        if test is not None and not _keeps_what_it_asks(test):
+            found.update(lines)
+        elif not isinstance(node, ast.Raise):
+            others.update(lines)
+    return frozenset(found - others), frozenset(caught)
+
+
+def _keeps_what_it_asks(test: ast.expr) -> bool:
+    """Whether a test may leave something behind that depends on a type: by a name, or by what it calls."""
+    calls = [each for each in ast.walk(test) if isinstance(each, ast.Call)]
+    asking = [each for each in calls if getattr(each.func, "id", "") == "isinstance"]
+    others = [each for each in calls if getattr(each.func, "id", "") not in ("isinstance", "all", "any")]
+    within = {id(each) for call in others for each in ast.walk(call)}
+    named = any(isinstance(each, ast.NamedExpr) for each in ast.walk(test))
+    return named or any(id(each) in within for each in asking)
 
 
 @functools.cache
