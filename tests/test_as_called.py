@@ -94,7 +94,8 @@ def scaled(images):
 
 
 def checked(images):
-    assert isinstance(images, jax.Array), type(images)
+    with jax.named_scope("checks"):
+        assert isinstance(images, jax.Array), type(images)
     if not all(
         isinstance(each, jax.Array) for each in (images, images * 2)
     ):

@@ -6,6 +6,7 @@ import pytest
 from project import Project
 
 MODELS = """
+import pprint
 from typing import Any, NamedTuple
 
 import flax
@@ -48,6 +49,7 @@ class Table(NamedTuple):
     w: Any
 
     def loss(self, batch):
+        assert batch["x"].ndim == 2, f'not for {pprint.pformat(self.w.shape)}'
         return jnp.std(batch["x"] @ self.w)
 """
 UPDATES = """

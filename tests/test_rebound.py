@@ -699,7 +699,9 @@ def sweep():
     options = copy.deepcopy({"rate": 0.1})
     for name in ("rate",):
         options[name] = 0.3
-    make(options)
+    others = dict(options)
+    others["rate"] = 0.4
+    make(others)
 
 
 class hydra:
@@ -725,7 +727,7 @@ def test_what_the_maker_of_the_target_sets_ahead_of_it_is_taken(shared: Project)
     made = shared.run("gen", "sets.py::make.step", "--run", "python sets.py", "--in-place", "--diff")
     assert made.exit_code == 0, made.stderr
     args = ("gen", "sets_again.py::make.step", "--run", "python sets_again.py", "--in-place", "--diff")
-    says = ["reads `options` anew, which line 34 changes"]
+    says = ["reads `options` anew, which line 36 changes"]
     shared.refused("JP062", *args, says=says, exit_code=1)
 
 

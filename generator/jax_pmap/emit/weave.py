@@ -120,6 +120,8 @@ class Editor(cst.CSTTransformer):
         self.aliases: Mapping[str, str] = {}
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
+        #: How many f-strings stand around.
+        self.within_strings = 0
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         #: What stands around expressions, one along each axis.
         self.wrap: dict[tuple[int, int, int, int], dict[tuple[str, ...], Sync]] = {}
@@ -180,8 +182,14 @@ class Editor(cst.CSTTransformer):
             [cst.Arg(cst.Integer(str(point))), cst.Arg(value)],
         )
 
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Into everything."""
+        self.within_strings += isinstance(node, cst.FormattedString)
+        return super().on_visit(node)
+
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
+        self.within_strings -= isinstance(original, cst.FormattedString)
         if self.aliases:
             updated = other_name(original, updated, self.aliases)
         if isinstance(original, cst.Attribute | cst.Subscript) and self.renames:
@@ -290,6 +298,8 @@ class Editor(cst.CSTTransformer):
             return updated
         if not isinstance(updated, cst.Attribute):
             return self.tap(number, updated, "callee")
+        if self.within_strings:
+            return updated  # Before Python 3.12 the quotes would end the f-string, and it gives but text.
         args = (cst.Integer(str(number)), updated.value, cst.SimpleString(repr(updated.attr.value)))
         noted = cst.Attribute(cst.Name(RECORDER), cst.Name("method"))
         return cst.Call(noted, [cst.Arg(each) for each in args])

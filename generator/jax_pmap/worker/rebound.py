@@ -53,6 +53,8 @@ LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 #: What a container is written with in which nothing is another's.
 PLAIN = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.UnaryOp, ast.unaryop, ast.Load)
+#: What makes a container of the elements of another one.
+COPIES = frozenset({"deepcopy", "dict", "list", "set"})
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -88,6 +90,8 @@ class Scope:
     cells: frozenset[str] = frozenset()
     #: Its variables that hold what nothing else does as it makes it: ``options = copy.deepcopy(defaults)``.
     fresh: frozenset[str] = frozenset()
+    #: Those that hold a container of its own, of what others may hold: ``shape = list(grid.shape)``.
+    copied: frozenset[str] = frozenset()
     #: The user's functions that change what they are given.
     changers: Mapping[str, Collection[Parameter]] = field(default_factory=dict)
 
@@ -107,6 +111,8 @@ class Use:
     in_doubt: bool = False
     #: Whether it does so in a call of the function around the target: ``step = make_step(root)``.
     made: bool = False
+    #: Whether what changes is the value of `root` itself, and nothing in it: ``root[0] = …``.
+    outer: bool = False
 
     @property
     def is_cell(self) -> bool:
@@ -225,7 +231,8 @@ def changed_later(
         if change.made:
             # What it changes ahead of the target is what the target begins with, but for one made before.
             return _may_follow(change, files[own[0]], mentions, leading, itself=False)
-        if change.root in change.scope.fresh and not change.attributes:
+        new = change.scope.copied if change.outer else change.scope.fresh
+        if change.root in new and not change.attributes:
             return _may_follow(change, files[own[0]], mentions, leading)
         if change.is_cell or own in (around, made_by) or (not change.is_free and own[1] in done):
             return _may_follow(change, files[own[0]], mentions, leading)
@@ -684,7 +691,8 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", ""),
         frozenset({*names, *bound} & _free(own)),
-        frozenset((bound - {*names} - rebound) & _fresh(own)),
+        frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
+        frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
         around.changers,
     )
     yield from _of_code(own, scope, rebound | nonlocal_)
@@ -696,12 +704,12 @@ def _free(own: Iterable[ast.AST]) -> set[str]:
     return {each.id for node in inner for each in _names(ast.walk(node))}
 
 
-def _fresh(own: Collection[ast.AST]) -> set[str]:
-    """The names that a body gives to nothing but what it makes, with all that is in it."""
+def _fresh(own: Collection[ast.AST], is_new: Callable[[ast.expr], bool]) -> set[str]:
+    """The names that a body gives to nothing but what it makes."""
     made = [
         target.id
         for node in own
-        if isinstance(node, ast.Assign) and _is_new(node.value)
+        if isinstance(node, ast.Assign) and is_new(node.value)
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
@@ -714,6 +722,13 @@ def _is_new(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
         return _last(value.func) == "deepcopy"
     return all(isinstance(each, PLAIN) for each in ast.walk(value))
+
+
+def _is_copy(value: ast.expr) -> bool:
+    """Whether nothing else holds a value itself: ``list(shape)``, ``{**defaults}``."""
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id in COPIES
+    return isinstance(value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp))
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
@@ -837,7 +852,8 @@ def _inside(
     value: ast.AST | None = node
     while value is not None:
         for use in _use(value, scope, changes=True, inside=True):
-            yield replace(use, line=getattr(node, "lineno", 0), in_doubt=in_doubt)
+            outer = value is node and isinstance(node, ast.Name)
+            yield replace(use, line=getattr(node, "lineno", 0), in_doubt=in_doubt, outer=outer)
         root = _root(value)
         if root is None or root.id in seen:
             return

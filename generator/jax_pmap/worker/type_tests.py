@@ -44,6 +44,10 @@ ELSEWHERE = (
 PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
 #: Constants that are no number to ask for by `is`.
 SINGLETONS = (None, True, False, ...)
+#: Context managers that catch nothing.
+PASSING = frozenset(
+    {"named_scope", "default_matmul_precision", "ensure_compile_time_eval", "nullcontext", "TraceAnnotation"}
+)
 NUMBERS = ("bool", "int", "float", "complex")
 ASKING = frozenset(
     {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
@@ -269,7 +273,8 @@ def _raising(file: str) -> tuple[frozenset[int], frozenset[int]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt):
             continue
-        if isinstance(node, (ast.Try, getattr(ast, "TryStar", ast.Try), ast.With)):
+        managers = node.items if isinstance(node, (ast.With, ast.AsyncWith)) else []
+        if isinstance(node, (ast.Try, getattr(ast, "TryStar", ast.Try))) or not all(map(_passes, managers)):
             caught.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         # What a statement holds has lines of its own.
         inside = [each.lineno for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
@@ -283,6 +288,12 @@ def _raising(file: str) -> tuple[frozenset[int], frozenset[int]]:
         elif not isinstance(node, ast.Raise):
             others.update(lines)
     return frozenset(found - others), frozenset(caught)
+
+
+def _passes(manager: ast.withitem) -> bool:
+    """Whether a context manager hands on what is raised inside it, as one that names operations does."""
+    called = getattr(manager.context_expr, "func", None)
+    return getattr(called, "attr", getattr(called, "id", "")) in PASSING
 
 
 def _keeps_what_it_asks(test: ast.expr) -> bool:
