@@ -800,6 +800,14 @@ def test_what_a_size_chooses_to_call_is_refused(project: Project, code: str) -> 
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::inputs", says=says, exit_code=1)
 
 
+@pytest.mark.parametrize("call", ["(rms)(x)", "((rms)(x))"])
+def test_what_is_called_may_stand_in_parentheses(project: Project, call: str) -> None:
+    rms = "def rms(x):\n    return jnp.sqrt(jnp.mean(x**2))\n\n\n"
+    write(project, f"{rms}def f(x):\n    return {call} + 1\n")
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::inputs")
+    assert made.exit_code == 0, made.stderr
+
+
 def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     code = "def f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) + p.get('b', 0.0)\n"
     write(project, code)

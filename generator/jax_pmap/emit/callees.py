@@ -255,6 +255,8 @@ class CallGraph:
     def _find(self, called: str, caller: UserFunction) -> UserFunction | None:
         if caller is self.origin and (spot(caller), called) in self.callees and ":" in called:
             return None  # A method that a library runs, which no name leads to.
+        if not called:
+            return None
         if not all(part.isidentifier() for part in called.split(".")):
             return self._entry(called, caller)
         if called.partition(".")[0] in own_names(caller):

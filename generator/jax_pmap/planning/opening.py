@@ -32,7 +32,8 @@ def called_by(call: str) -> str:
         root = root.value
     if func is not None and not isinstance(root, ast.Name):
         return ast.unparse(func)  # `(mean, rms)[robust](x)`, which has a parenthesis of its own.
-    return call.partition("(")[0].strip()
+    named = call.partition("(")[0].strip()
+    return named if named or func is None else ast.unparse(func)  # `(model)(x)`
 
 
 def method_given(call: str) -> str:
