@@ -313,6 +313,23 @@ def masked(axis: Any, x: Any, y: Any) -> Any:
     return total(axis, jnp.sum(x * y[:, None])) / total(axis, jnp.sum(y))
 
 
+def how_many(of_size: Callable[[Any, Any], Any], dtype: Any = jnp.int32) -> Program:
+    """The part of examples that something holds for; on devices a count of them, divided afterwards."""
+
+    def program(axis: Any, x: Any) -> Any:
+        hits = x[:, 0] > 0
+        if axis is None:
+            return jnp.mean(hits)
+        return lax.psum(jnp.sum(hits, dtype=dtype), axis).astype(jnp.float32) / of_size(axis, x)
+
+    return program
+
+
+def by_sizes(made: Callable[[Any, Any], Any]) -> Program:
+    """A mean over rows and columns whose number is `made` of a table of sizes."""
+    return lambda axis, x: total(axis, jnp.sum(x)) / made(axis, jnp.array(x.shape))
+
+
 def softmax(axis: Any, x: Any) -> Any:
     top = jnp.max(x)
     top = top if axis is None else lax.pmax(top, axis)
@@ -569,6 +586,9 @@ EQUAL = [
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[rows:], loop=False), (W, M), (R, G), R),
     (rows_of(of_two, loop=False), (W, M), (R, G), R),
+    (how_many(lambda axis, x: lax.psum(x.shape[0], axis)), (X,), (S,), R),
+    (by_sizes(lambda axis, sizes: total(axis, jnp.prod(sizes))), (X,), (S,), R),
+    (by_sizes(lambda axis, sizes: total(axis, sizes[0]) * sizes[1]), (X,), (S,), R),
     (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
@@ -696,6 +716,11 @@ UNEQUAL = [
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i, rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[i * rows + 1 : (i + 1) * rows + 1], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[: rows // 2], loop=False), (W, M), (R, G), R),
+    (how_many(lambda axis, x: x.shape[0]), (X,), (S,), R),
+    (how_many(lambda axis, x: lax.psum(x.shape[0], axis), jnp.int8), (X,), (S,), R),
+    (by_sizes(lambda axis, sizes: jnp.prod(sizes)), (X,), (S,), R),
+    (by_sizes(lambda axis, sizes: total(axis, jnp.sum(sizes))), (X,), (S,), R),
+    (by_sizes(lambda axis, sizes: jnp.prod(total(axis, sizes))), (X,), (S,), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, X), (R, S), R),
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, X), (R, S), R),
     # Two batches, one behind the other, of which a device has rows of each.

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .lattice import Placement
 from .terms import Shape, Term, Terms
 
@@ -62,6 +64,8 @@ class Value:
     places: tuple[Placement, ...]
     #: Whether a slice that may reach beyond the end went into it.
     sliced: Sliced = Sliced.NOT
+    #: What it is in each trace, where that is a few whole numbers that are known, as sizes are.
+    numbers: "Sequence[np.ndarray] | None" = field(default=None, compare=False)
 
 
 #: Why nothing is claimed of a device's part: of one that is cut by hand, and of one that the compiler cuts.

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -116,6 +116,20 @@ GROUPED = {"slice": frozenset({"start_indices"}), "pad": frozenset({"padding_con
 MARK = "jax_pmap_mark"
 #: Primitives that only run the jaxpr that they hold.
 INLINED = frozenset({"jit", "composite"})
+#: How many whole numbers a constant has whose values are followed, as sizes are.
+FEW_NUMBERS = 16
+#: What primitives make of such numbers, by their parameters and these.
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "reduce_prod": lambda params, x: np.prod(x, params["axes"]),
+    "reduce_sum": lambda params, x: np.sum(x, params["axes"]),
+    "mul": lambda _, x, y: x * y,
+    "slice": lambda params, x: x[
+        tuple(
+            map(slice, params["start_indices"], params["limit_indices"], params["strides"] or (1,) * x.ndim)
+        )
+    ],
+    "squeeze": lambda params, x: np.squeeze(x, params["dimensions"]),
+}
 #: Primitives that go over mesh axes.
 COLLECTIVES = frozenset(
     {"psum", "pmax", "pmin", "all_gather", "reduce_scatter", "ppermute", "all_to_all", "axis_index"}
@@ -124,6 +138,17 @@ COLLECTIVES = frozenset(
 
 #: Collectives that reduce over axes of the array too, and the reductions over those alone.
 REDUCED = {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}
+
+
+def few_whole(numbers: Sequence[Any]) -> "list[np.ndarray] | None":
+    """A constant in each trace, as exact numbers, where it is a few whole ones; None where it is not."""
+    for each in numbers:
+        if not isinstance(each, (int, np.integer, np.ndarray, jax.Array)) or isinstance(each, bool):
+            return None
+        whole = isinstance(each, int) or jax.dtypes.issubdtype(each.dtype, np.signedinteger)
+        if not whole or np.size(each) > FEW_NUMBERS:
+            return None
+    return [np.asarray(np.asarray(each), object) for each in numbers]
 
 
 def has_effects(equation: Any) -> bool:
@@ -324,6 +349,10 @@ class Interpreter:
 
     def known(self, numbers: Sequence[Any]) -> Value:
         """The value of a constant, by what it is in each trace."""
+        found, few = self._known(numbers), few_whole(numbers)
+        return found if few is None else replace(found, numbers=few)
+
+    def _known(self, numbers: Sequence[Any]) -> Value:
         first = numbers[0]
         if np.ndim(first) == 0:
             key = tuple(map(_scalar, numbers))
@@ -568,6 +597,9 @@ class Interpreter:
                 self._around.pop()
                 self._given.pop()
         self.operations += 1
+        computed = self._computed(name, equations, operands)
+        if computed is not None:
+            return [computed]
         if name in REDUCED and any(isinstance(axis, int) for axis in params[0].get("axes", ())):
             equations, operands = self._over_rows(name, equations, operands)
             params = [e.params for e in equations]
@@ -583,6 +615,25 @@ class Interpreter:
         if name != "dynamic_slice" and not any(operand.sliced for operand in operands):
             return made
         return [replace(value, sliced=self._sliced(value, name, equations, operands)) for value in made]
+
+    def _computed(self, name: str, equations: Sequence[Any], operands: Sequence[Value]) -> Value | None:
+        """What is made of a few known numbers, as of ``jnp.array(x.shape[:2])`` the product of both.
+
+        Of the array itself nothing is claimed where one of its numbers is the size of a share.
+        """
+        given = [operand.numbers for operand in operands]
+        arrays = [numbers for numbers in given if numbers is not None and numbers[0].ndim]
+        if name not in COMPUTED or not arrays or len(given) != sum(each is not None for each in given):
+            return None
+        rows = zip(*(numbers for numbers in given if numbers is not None), strict=True)
+        made = [
+            np.asarray(COMPUTED[name](equation.params, *row), object)
+            for equation, row in zip(equations, rows, strict=True)
+        ]
+        held = np.iinfo(equations[0].outvars[0].aval.dtype)
+        if any(not held.min <= number <= held.max for each in made for number in each.flat):
+            return None  # It wraps around.
+        return self.known([each.astype(held.dtype) for each in made])
 
     def _defined(self, name: str, equations: Sequence[Any]) -> list[Any]:
         """The programs that a library's primitive is defined by, where it has them and we have no rule."""
@@ -1647,7 +1698,7 @@ class Interpreter:
                 term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
             elif not isinstance(place, Unknown):
                 places[at] = Unknown("a mapped function divides what is divided already", self.path(equation))
-        return Value(term, tuple(places), value.sliced)
+        return Value(term, tuple(places), value.sliced, None if spec else value.numbers)
 
     def _in_order(self, spec: Mapping[str, int]) -> bool:
         """Whether mesh axes that divide one axis of an array do so in the order of the mesh."""

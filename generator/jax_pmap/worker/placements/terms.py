@@ -32,6 +32,8 @@ MOST_MEMBERS = 64
 SINGLE = 2.0**-23
 #: How far apart, of their size, numbers are one that are computed here in another order.
 ROUNDED = 2.0**-49
+#: The dtypes of whole numbers in which no count of true values wraps around.
+COUNTING = frozenset({"int32", "int64"})
 #: Operations whose operands may be exchanged.
 COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
 #: Operations that hand their operand on.
@@ -1176,6 +1178,12 @@ def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
     if node.op == "convert_element_type" and t[node.operands[0]].dtype == "bool" and kinds[0] in "iuf":
         # Zeros and ones are held by all of them.
         return t.apply("convert_element_type", plain, node.operands, node.shape, dtype)
+    if node.op == "reduce_sum" and node.dtype in COUNTING and dtype in ("float32", "float64"):
+        counted = t[node.operands[0]]
+        if counted.op == "convert_element_type" and t[counted.operands[0]].dtype == "bool":
+            # How many are true is a sum of ones, whole numbers or not.
+            ones = t.apply("convert_element_type", plain, node.operands, counted.shape, dtype)
+            return t.apply("reduce_sum", node.params, (ones,), node.shape, dtype)
     factor, base = t.factor(operands[0])
     if factor != 1 and kinds == ("f", "f"):
         return t.scale(factor, t.make("convert_element_type", plain, (base,), node.shape, dtype))
