@@ -77,7 +77,7 @@ class Gathering:
                     continue
                 sync = self.table.gathered(operand, seen[operand.point], axis, events)
                 gathered.append(sync)
-                state.attempts.coupling[place(sync.span)] = culprit
+                state.attempts.coupling[place(sync.span)] = self._to_blame(operand, culprit, first)
                 added |= state.add(sync, operand.point)
                 if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
                     rows = first[culprit.point].leaves[0]["shape"][axis]
@@ -90,6 +90,20 @@ class Gathering:
                 state.attempts.trial = tuple(gathered), culprit.point
                 self._rows_of_pairs(state, operands[0], events)
         return added
+
+    def _to_blame(self, operand: Expression, culprit: Expression, first: Mapping[int, Event]) -> Expression:
+        """The innermost expression around what is gathered for a culprit that is no share of its own.
+
+        Of ``jnp.mean(x.reshape(12, 2, -1), axis=1)`` the rows that are written down, and of
+        ``step(init(particles))``, where `init` does something to each particle, `step`.
+        """
+        each = operand
+        while each.parent is not None and each.point != culprit.point:
+            each = self.table.by_point[each.parent]
+            event = first.get(each.point)
+            if event is not None and (event.varying or any(map(in_groups, event.leaves))):
+                return each
+        return culprit
 
     def _matching(
         self, culprit: Expression, count: int, which: int, events: Sequence[Event]
@@ -274,7 +288,10 @@ class Gathering:
         return found
 
     def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
-        """Gather operands of the expression that failed: one of them, another one, then all."""
+        """Gather operands of the expression that failed: one of them, the smallest first, then all.
+
+        Of ``pairs * negative[None, :]``, with a row of `pairs` for each of a device's examples, the labels.
+        """
         failing, first = self._failing(events)
         if failing is None:
             return False
@@ -283,6 +300,7 @@ class Gathering:
                 return False  # What helped there has another one fail.
             state.attempts.failed.add(failing.point)
             operands = self._shares_below(failing, first, share_shaped)
+            operands.sort(key=lambda each: self.table.bytes_of(first[each[0].point].leaves))
             sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
             state.attempts.rescue = Rescue(failing.point, sets)
         for sync in state.attempts.rescue.added:

@@ -190,16 +190,34 @@ class Placer(Bodies):
         return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
 
     def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
-        """The smallest varying expressions of a statement: what goes into them is not."""
+        """The smallest varying expressions of a statement: what goes into them is not.
+
+        Of what is known again further out, as the product of a table of sizes is, nothing has to be done.
+        """
         return [
             self.by_point[point]
             for point, event in first.items()
             if point in self.by_point
             and any(leaf["kind"] == "varying" for leaf in event.leaves)
-            and not any(
-                child.point in first and first[child.point].varying for child in self.descendants(point)
-            )
+            and not self._varies_below(point, first)
+            and not self._known_around(point, first)
         ]
+
+    def _varies_below(self, point: int, first: Mapping[int, Event]) -> bool:
+        """Whether a varying expression goes into one, and not by way of one that does not vary."""
+        return any(
+            first[child.point].varying if child.point in first else self._varies_below(child.point, first)
+            for child in self.children.get(point, ())
+        )
+
+    def _known_around(self, point: int, first: Mapping[int, Event]) -> bool:
+        """Whether an expression goes into one of which is known what it is on every device."""
+        parent = self.by_point[point].parent
+        while parent is not None and parent not in first:
+            parent = self.by_point[parent].parent
+        if parent is None:
+            return False
+        return not first[parent].varying or self._known_around(parent, first)
 
     def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """The largest partial subexpressions below `expression`, and the smallest that are numbers.
