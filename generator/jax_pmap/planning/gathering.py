@@ -7,6 +7,7 @@ of several operands one alone is gathered if the result is then a share itself.
 
 from __future__ import annotations
 
+import ast
 import enum
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -122,7 +123,8 @@ class Gathering:
             first = self.table.first_of(other, events)
             for each in self.table.culprits(first):
                 operands = self._shares_below(each, first, sharded)
-                if len(operands) == count:
+                # What is made of sums or means is whole once these are.
+                if len(operands) == count and not self.table.partial_below(each, first):
                     out.append((*operands[which], first))
         return out
 
@@ -404,11 +406,18 @@ class Gathering:
                 continue  # Made whole already, of a share.
             axis = axis_of(event) if event is not None else None
             inner = self._shares_below(child, events, axis_of)
-            if axis is None or (inner and LAYOUT.search(child.text)):
+            if axis is None or (inner and is_layout(child.text)):
                 out += inner
             else:
                 out.append((child, axis))
         return out
+
+
+def is_layout(text: str) -> bool:
+    """Whether an expression is another layout of one array: ``x.T``, ``x[:, None]``, not ``y * x[:, None]``."""
+    return bool(LAYOUT.search(text)) and isinstance(
+        ast.parse(f"({text})", mode="eval").body, ast.Attribute | ast.Subscript
+    )
 
 
 def sharded(event: Event) -> int | None:
