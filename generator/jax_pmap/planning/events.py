@@ -46,6 +46,11 @@ class Event:
         return any(leaf["kind"] == "varying" for leaf in self.arrays)
 
     @property
+    def is_known(self) -> bool:
+        """Whether it holds arrays and nothing else, and of each of them is known what devices have of it."""
+        return not self.unaligned and len(self.arrays) == len(self.leaves) > 0 and not self.varying
+
+    @property
     def whole(self) -> bool:
         """Whether everything in it is the same on every device."""
         return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)

@@ -414,7 +414,7 @@ class Gathering:
 
 
 def is_layout(text: str) -> bool:
-    """Whether an expression is another layout of one array: ``x.T``, ``x[:, None]``, not ``y * x[:, None]``."""
+    """Whether an expression is a layout of one array: ``x.T``, ``x[:, None]``, not ``y * x[:, None]``."""
     return bool(LAYOUT.search(text)) and isinstance(
         ast.parse(f"({text})", mode="eval").body, ast.Attribute | ast.Subscript
     )

@@ -204,20 +204,21 @@ class Placer(Bodies):
         ]
 
     def _varies_below(self, point: int, first: Mapping[int, Event]) -> bool:
-        """Whether a varying expression goes into one, and not by way of one that does not vary."""
-        return any(
-            first[child.point].varying if child.point in first else self._varies_below(child.point, first)
-            for child in self.children.get(point, ())
-        )
+        """Whether a varying expression goes into one, and not by way of what is known."""
+        for child in self.children.get(point, ()):
+            event = first.get(child.point)
+            if event is not None and event.varying:
+                return True
+            if (event is None or not event.is_known) and self._varies_below(child.point, first):
+                return True
+        return False
 
     def _known_around(self, point: int, first: Mapping[int, Event]) -> bool:
         """Whether an expression goes into one of which is known what it is on every device."""
         parent = self.by_point[point].parent
-        while parent is not None and parent not in first:
-            parent = self.by_point[parent].parent
-        if parent is None:
-            return False
-        return not first[parent].varying or self._known_around(parent, first)
+        event = None if parent is None else first.get(parent)
+        known = event is not None and event.is_known
+        return known or (parent is not None and self._known_around(parent, first))
 
     def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """The largest partial subexpressions below `expression`, and the smallest that are numbers.
