@@ -56,6 +56,10 @@ def few():
     return np.float32(np.random.default_rng(0).normal(size=(5, 5))), np.float32(np.arange(120).reshape(24, 5))
 
 
+def wide():
+    return np.ones((6000, 6000), np.float32), np.ones((48, 6000), np.float32)
+
+
 def many():
     draw = np.random.default_rng(0).normal
     return np.float32(draw(size=(3000, 3000))), np.float32(draw(size=(48, 3000)))
@@ -102,7 +106,7 @@ def test_a_run_is_cut_to_what_fits(big: Project) -> None:
 
 
 def test_a_file_that_is_edited_is_derived_where_no_run_fits(big: Project) -> None:
-    edited = big.run(*STEP, "big.py::many", "--memory", "500M", "--in-place")
+    edited = big.run(*STEP, "big.py::wide", "--memory", "2G", "--in-place")
     assert edited.exit_code == 0, edited.stderr
     assert "derived for all inputs and device counts" in edited.words
     assert "derived, and not run: a run needs about" in edited.words

@@ -111,7 +111,7 @@ def warm_worker(source: Source, folder: Path, witness: str = "both") -> Iterator
             observed = find_plan(session, target, loaded, request, lambda _: None)
 
             def warm(plan: Plan) -> Warm:
-                code = emit(target, plan, request, None, loaded.carried)
+                code = emit(target, plan, request, loaded.carried)
                 return Warm(session, target, observed, plan, code, witness)
 
             plan = dataclasses.replace(observed.plan, devices=devices(witness))
