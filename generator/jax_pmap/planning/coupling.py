@@ -80,7 +80,7 @@ def way_out(text: str, called: str) -> str:
     """What to do about an expression that couples the examples, maybe by what is `called` in it."""
     found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
-    if called and not called.startswith("jax."):
+    if found is None and called and not called.startswith("jax."):
         instead = f"Write what `{called}` does in a function of your own, from sums or means over the batch"
     if picks_rows(text, called):
         instead = (

@@ -263,7 +263,7 @@ class _Proof:
             derived=derived.complete,
             # A run that was cut to fit has no room for more inputs; and what a call leaves behind for the
             # next is seen with the values that were given.
-            others=(rows is None if derived.affordable is None else not derived.affordable.why)
+            others=(self.how.rows is None if derived.affordable is None else not derived.affordable.why)
             and not (derived.complete and derived.comparison.overrides),
             rows=rows,
         )

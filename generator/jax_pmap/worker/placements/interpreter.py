@@ -349,20 +349,20 @@ class Interpreter:
 
     def known(self, numbers: Sequence[Any]) -> Value:
         """The value of a constant, by what it is in each trace."""
-        found, few = self._known(numbers), few_whole(numbers)
-        return found if few is None else replace(found, numbers=few)
-
-    def _known(self, numbers: Sequence[Any]) -> Value:
         first = numbers[0]
         if np.ndim(first) == 0:
             key = tuple(map(_scalar, numbers))
             found = self._scalars.get(key) if None not in key else None
             if found is None:
-                found = self._number(numbers)
+                found = self._constant(numbers)
                 if None not in key:
                     self._scalars[key] = found
             return found
-        return self._number(numbers)
+        return self._constant(numbers)
+
+    def _constant(self, numbers: Sequence[Any]) -> Value:
+        found, few = self._number(numbers), few_whole(numbers)
+        return found if few is None else replace(found, numbers=few)
 
     def empty(self, variable: Any) -> Value:
         """The value of an array without elements."""
