@@ -842,3 +842,88 @@ def test_an_import_that_would_come_back_to_the_file_stands_in_the_copy(shared: P
         "+    from loops.fitting import Fitting, error\n"
         "+    if type(self).loss is not Fitting.loss:\n"
     ) in made.stdout
+
+
+FACTORIES = """
+import jax
+import jax.numpy as jnp
+
+
+def masked(x, y, mask):
+    def loss(w):
+        error = (x @ w - y) ** 2 * mask
+        return jnp.sum(error) / jnp.sum(mask), error
+
+    return loss
+
+
+def made_by_another(x, y, mask):
+    return masked(x, y, mask)
+
+
+class Trainer:
+    def masked(self, x, y, mask):
+        return lambda w: masked(x, y, mask)(w)
+
+
+trainer = Trainer()
+"""
+MADE = """
+import jax
+import jax.numpy as jnp
+
+from factories import made_by_another, masked, trainer
+
+
+def differentiated(w, x, y, mask):
+    (loss, errors), grads = jax.value_and_grad(masked(x, y, mask), has_aux=True)(w)
+    return w - 0.1 * grads, loss, errors
+
+
+def over_lines(w, x, y, mask):
+    (loss, errors), grads = jax.value_and_grad(
+        masked(
+            x,
+            y,
+            mask=mask,  # one number an example
+        ),
+        has_aux=True,
+    )(w)
+    return w - 0.1 * grads, loss, errors
+
+
+def through_another(w, x, y, mask):
+    return jax.grad(made_by_another(x, y, mask), has_aux=True)(w)
+
+
+def compiled(w, x, y, mask):
+    return jax.checkpoint(masked(x, y, mask))(w)
+
+
+def of_a_method(w, x, y, mask):
+    return jax.grad(trainer.masked(x, y, mask), has_aux=True)(w)
+
+
+def called(w, x, y, mask):
+    return masked(x, y, mask)(w)
+
+
+def mapped(w, x, y, mask):
+    return jax.vmap(masked(x, y, mask))(jnp.stack([w, w + 1]))[0]
+"""
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["differentiated", "over_lines", "through_another", "compiled", "of_a_method", "called", "mapped"],
+)
+def test_a_function_that_another_makes_where_it_is_called_is_looked_into(
+    shared: Project, function: str
+) -> None:
+    shared.write("factories.py", FACTORIES)
+    shared.write("made.py", MADE)
+    arguments = ["--arg", "w=f32[4]", "--arg", "x=f32[24,4]", "--arg", "y=f32[24]", "--arg", "mask=f32[24]"]
+    result = shared.run("plan", f"made.py::{function}", *arguments, "--output-format", "json")
+    assert result.exit_code == 0, result.stderr
+    whole = [each["value"] for each in json.loads(result.stdout)["plan"]["syncs"] if each["op"] == "psum"]
+    assert "jnp.sum(mask)" in whole

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 import libcst as cst
 
 from jax_pmap.emit.weave import enclosed, renamed
+from jax_pmap.syntax.text import in_one_line
 
 #: What the value of a collective is called.
 _CALLED = {"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest", "all_gather": "all"}
@@ -406,4 +407,4 @@ def _is_one_line(node: cst.CSTNode) -> bool:
 
 def _code(node: cst.CSTNode) -> str:
     """Source of a node on one line."""
-    return " ".join(cst.Module([]).code_for_node(node).split())
+    return in_one_line(cst.Module([]).code_for_node(node))

@@ -29,7 +29,7 @@ from jax_pmap.emit.syntax import (
 from jax_pmap.model import Span
 from jax_pmap.syntax import scopes
 from jax_pmap.syntax.scopes import own_nodes, parameters
-from jax_pmap.syntax.text import FunctionText
+from jax_pmap.syntax.text import FunctionText, in_one_line
 
 #: Expressions worth a look of their own.
 TAPPED = (
@@ -389,7 +389,7 @@ class Body:
             text = words.get(type(node), "except")
             if isinstance(node, cst.ExceptHandler | cst.ExceptStarHandler) and node.type is not None:
                 text += f" {self.code(node.type)}"
-        return " ".join(text.split())
+        return in_one_line(text)
 
     def _alone(self, node: cst.BaseExpression, kind: str, scope: int, only_raises: bool = False) -> Statement:
         """An expression without a statement of its own: the test of an if, the body of a lambda."""

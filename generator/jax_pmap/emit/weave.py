@@ -23,6 +23,7 @@ from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
 from jax_pmap.syntax.scopes import names_of_its_own
+from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 RECORDER = "__jax_pmap__"
@@ -65,10 +66,10 @@ def weave(
     `gather_joined` that of the one that gathers batches that are joined,
     `own_draws` that of the one that folds the keys inside objects while the body runs; `tests` are numbers
     under which what decides on the way through the function is recorded, by point; `asked` are sources of
-    what is called, with the number under which is noted what that is: unless it is None, functions inside are
-    noted too; `unseen` is the name of the helper that raises in place of the side of an expression that a
-    guard stands for; `parts` are those that put parts together and that divide a sum into such; `aliases` are
-    other names for what the function reads of its module, none of which it binds itself.
+    what is called, in one line, with the number under which is noted what that is: unless it is None,
+    functions inside are noted too; `unseen` is the name of the helper that raises in place of the side of an
+    expression that a guard stands for; `parts` are those that put parts together and that divide a sum into
+    such; `aliases` are other names for what the function reads of its module, none of which it binds itself.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
     editor.renames, editor.tests = renames, tests
@@ -293,7 +294,7 @@ class Editor(cst.CSTTransformer):
 
     def asking(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What is called, noted where that is asked: a method with the object that it is looked up on."""
-        number = self.asked.get(self.body.code(original)) if self.asked else None
+        number = self.asked.get(in_one_line(self.body.code(original))) if self.asked else None
         if number is None:
             return updated
         if not isinstance(updated, cst.Attribute):

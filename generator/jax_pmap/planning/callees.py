@@ -10,7 +10,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from jax_pmap.emit.callees import spot
+from jax_pmap.emit.callees import UserFunction, spot
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee, Say, Span
@@ -18,6 +18,7 @@ from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
+from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
@@ -146,7 +147,7 @@ class Callees:
                 if not is_known:
                     self.seen.setdefault((body.scope.index, called), [])
                 number = bodies.body.recorded((body.scope.index, called))
-                asked[body.scope.index][called] = number
+                asked[body.scope.index][in_one_line(called)] = number
                 table[number] = body.scope.index, called
 
         def tapped(body: Body) -> cst.FunctionDef:
@@ -185,7 +186,7 @@ class Callees:
         return [
             (text, re.split(r"\W", text)[0] in imported)
             for text in texts
-            if text not in names and is_plain(text)
+            if text not in names and (is_plain(text) or is_made(text))
         ]
 
     # -- what was found ----------------------------------------------------------------------
@@ -250,21 +251,38 @@ class Callees:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""
         if found.scope is not None:
             return int(found.scope)
-        bodies = self.bodies
-        outer = found.qualname.partition(".<locals>")[0]
-        wanted = found.path, outer
-        for body in list(bodies.bodies):
-            home = bodies.homes[body.scope.index]
-            for called in bodies.call_graph.calls(home):
-                callee = bodies.call_graph.find(called, home)
-                if callee is None or (str(callee.source.path), callee.source.qualname) != wanted:
+        outer, inner, _ = found.qualname.partition(".<locals>")
+        body = self._open_named(found.path, outer)
+        if body is None:
+            return None
+        return inner_scope(body, found) if inner else body.scope.index
+
+    def _open_named(self, path: str, qualname: str) -> Body | None:
+        """The body of a function that names lead to, through other functions, from what is looked into."""
+        bodies, call_graph = self.bodies, self.bodies.call_graph
+        ways: list[tuple[UserFunction, Body, tuple[str, ...]]]
+        ways = [(bodies.homes[body.scope.index], body, ()) for body in bodies.bodies]
+        met = {home.key for home, _, _ in ways}
+        for caller, start, names in ways:  # grows while it is walked
+            for called in call_graph.calls(caller):
+                callee = call_graph.find(called, caller)
+                if callee is None:
                     continue
-                scope = bodies.open(called, body)
-                if scope is None or outer == found.qualname:
-                    return scope
-                inside = next(each for each in bodies.bodies if each.scope.index == scope)
-                return inner_scope(inside, found)
+                if (str(callee.source.path), callee.source.qualname) == (path, qualname):
+                    return self._open_way(start, (*names, called))
+                if callee.key not in met:
+                    met.add(callee.key)
+                    ways.append((callee, start, (*names, called)))
         return None
+
+    def _open_way(self, body: Body, names: Sequence[str]) -> Body | None:
+        """The body at the end of calls by these names, each looked into."""
+        for called in names:
+            scope = self.bodies.open(called, body)
+            if scope is None:
+                return None
+            body = next(each for each in self.bodies.bodies if each.scope.index == scope)
+        return body
 
 
 def called_in(definition: ast.AST) -> Iterator[ast.Call]:
@@ -284,6 +302,13 @@ def is_plain(text: str) -> bool:
     return isinstance(node, ast.Attribute | ast.Subscript) and all(
         isinstance(each, parts) for each in ast.walk(node)
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def is_made(text: str) -> bool:
+    """Whether source calls something plain, to make what is called: ``make_loss(batch)`` of it."""
+    node: ast.AST = ast.parse(f"({text})", mode="eval").body
+    return isinstance(node, ast.Call) and is_plain(ast.unparse(node.func))
 
 
 def inner_scope(body: Body, found: protocol.Callee) -> int | None:

@@ -15,6 +15,7 @@ from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
 from jax_pmap.problems import INSTALLED, error_line, shown_file
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import Raised
 
 #: How jax and equinox speak of values whose types say that they differ between devices, or lie on a mesh,
@@ -182,5 +183,5 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, 
 
 def shortened(text: str) -> str:
     """An expression on one line, at most 60 characters."""
-    line = " ".join(text.split())
+    line = in_one_line(text)
     return line if len(line) <= 60 else line[:57] + "…"

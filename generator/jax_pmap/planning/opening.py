@@ -104,6 +104,7 @@ class Opening:
             return any(opened)
         return (
             self._open(state, call, callee, call.span)
+            or self._open_made(state, call)
             or self._open_given(state, call)
             or self._open_modules(state, call, callee)
         )
@@ -178,6 +179,13 @@ class Opening:
                 bound = [s for s in body.statements.values() if called.value in dict(s.names)]
                 value = self.table.by_point.get(bound[0].value or 0) if len(bound) == 1 else None
                 call = body.call_at(value.span) if value is not None else None
+
+    def _open_made(self, state: State, call: Expression) -> bool:
+        """Open the function that a call makes for another call to run: ``make_loss(batch)(params)``."""
+        made = self.table.body_of[call.statement].call_at(call.span)
+        if made is None or not isinstance(made.func, cst.Call):
+            return False
+        return self._open(state, call, self.table.body_of[call.statement].code(made.func), call.span)
 
     def _open_given(self, state: State, call: Expression) -> bool:
         """Open the functions that a call hands on: a solver's operator, the objective of an optimiser."""

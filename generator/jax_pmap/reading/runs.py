@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionRun
@@ -85,20 +86,31 @@ def host_functions(parsed: ParsedSource) -> frozenset[str]:
 def behind(parsed: ParsedSource, callee: str) -> str:
     """Source of the function that `callee` is with arguments bound to it, or compiled; ``""`` for others.
 
-    ``loss`` of ``partial(loss, power=2)``, of ``jit(loss)``, and of a name that the body gives one of these.
+    ``loss`` of ``partial(loss, power=2)``, of ``jit(loss)``, and of a name that the body gives one of these;
+    ``make_loss(x)`` of ``jit(make_loss(x))``.
     """
     node: ast.AST = parsed.inside(callee)
     passed: list[ast.AST] = []
+    is_given = True
     while node not in passed:
         passed.append(node)
-        if isinstance(node, ast.Call) and node.args:
-            name = parsed.qualname(node.func)
-            if name != "functools.partial" and name not in WRAPPERS:
-                return ""
+        if _hands_on(parsed, node):
             node = node.args[0]
-        elif isinstance(made := made_inside(parsed, node), ast.expr):
-            node = made
-    return ast.unparse(node) if len(passed) > 1 and isinstance(node, ast.Name | ast.Attribute) else ""
+            continue
+        made = made_inside(parsed, node)
+        if isinstance(made, ast.Name | ast.Attribute) or _hands_on(parsed, made):
+            node, is_given = made, False
+    if len(passed) == 1 or not isinstance(node, ast.Name | ast.Attribute | ast.Call):
+        return ""
+    return ast.get_source_segment(f"({callee})", node) or "" if is_given else parsed.segment(node)
+
+
+def _hands_on(parsed: ParsedSource, node: ast.AST | None) -> TypeGuard[ast.Call]:
+    """Whether a call gives back the function it is given, with arguments bound to it, or compiled."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    name = parsed.qualname(node.func)
+    return name == "functools.partial" or name in WRAPPERS
 
 
 def made_inside(parsed: ParsedSource, node: ast.AST) -> ast.AST | None:

@@ -32,6 +32,14 @@ class FunctionText:
         return hashlib.sha256((self.forwards or self.text).encode()).hexdigest()[:16]
 
 
+def in_one_line(source: str) -> str:
+    """Source with its line breaks and indentation gone, as a call over several lines is told by.
+
+    Not to be run: spaces inside strings go as well.
+    """
+    return " ".join(source.split())
+
+
 def function_text(parsed: ParsedSource) -> FunctionText:
     """Cut the target out of its file."""
     node = parsed.definition
