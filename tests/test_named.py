@@ -64,9 +64,8 @@ def test_lambdas_that_are_called_at_once_become_assignments() -> None:
         """
         values = 1
         values_2 = x @ w
-        taken_2 = b
         total_values_2 = jax.lax.psum(jnp.sum(values_2), axis_name=AXIS)
-        y = values_2 / total_values_2 * taken_2
+        y = values_2 / total_values_2 * b
         """
     )
 
@@ -148,13 +147,44 @@ def test_the_number_of_devices_has_one_name_in_a_block():
     assert with_names(long + long, "AXIS", "gather", (), 60).count("psum") == 2
 
 
-def test_what_has_a_name_is_written_once_in_a_statement():
+def test_what_has_a_name_is_written_once():
     total = "jax.lax.psum(n, axis_name=AXIS)"
     made = named(
         f"rows = jnp.concatenate([jnp.arange({total}) * scale + {total}, jnp.arange({total})])\n"
         f"both = [lambda x: x / {total}, jnp.tanh(x * {total}) + x * offset]\n"
     )
-    total_n, rows, _, both, _ = made.split("\n")
+    total_n, rows, both, _ = made.split("\n")
     assert total_n == f"total_n = {total}"
     assert rows == "rows = jnp.concatenate([jnp.arange(total_n) * scale + total_n, jnp.arange(total_n)])"
-    assert both == f"both = [lambda x: x / {total}, jnp.tanh(x * total_n_2) + x * offset]"
+    # What is evaluated later may find another `n`.
+    assert both == f"both = [lambda x: x / {total}, jnp.tanh(x * total_n) + x * offset]"
+
+
+SPREAD = (
+    "y = jnp.sqrt(jax.lax.pmean(jnp.mean((x - jax.lax.pmean(jnp.mean(x, axis=0), axis_name=AXIS)) ** 2, "
+    "axis=0), axis_name=AXIS))\n"
+)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "mean = jax.lax.pmean(x.mean(0), axis_name=AXIS)\n",
+        "mean = x.mean(axis=0)\nmean = jax.lax.pmean(mean, axis_name=AXIS)\n",
+        "mean = jax.lax.pmean(jnp.mean(x, axis=0), axis_name=AXIS)\nz = x * 2\n",
+    ],
+)
+def test_a_mean_that_has_a_name_is_not_taken_again(before: str) -> None:
+    made = named(before + SPREAD)
+    assert made == (
+        before + "y = jnp.sqrt(jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS))\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "between", ["x = x * 2\n", "x[0] = 1\n", "mean = 0\n", "if w:\n    x = 1\n", "x, y = y, x\n", "del x\n"]
+)
+def test_a_mean_of_what_has_changed_since_is_taken_again(between: str) -> None:
+    made = named("mean = jax.lax.pmean(x.mean(0), axis_name=AXIS)\n" + between + SPREAD)
+    assert "mean_2 = jax.lax.pmean(jnp.mean(x, axis=0), axis_name=AXIS)\n" in made
+    assert "(x - mean_2) ** 2" in made

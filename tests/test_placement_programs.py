@@ -901,6 +901,26 @@ def test_the_same_written_otherwise() -> None:
     assert not derived(program, (W,), (R,), R).endings
 
 
+def test_what_keeps_an_axis_of_one_element_is_what_does_not() -> None:
+    """As a layer norm over the batch is written with and without `keepdims`."""
+
+    def program(axis: Any, w: Any, x: Any) -> Any:
+        kept = axis is None
+        middle = mean(axis, jnp.mean(x, axis=0, keepdims=kept))
+        spread = mean(axis, jnp.mean(x**2, axis=0, keepdims=kept)) - middle**2
+        scaled = (x - middle) * lax.rsqrt(jnp.clip(2 * spread, 0) + 1e-5)
+        # One number for each feature, and one for each row, are told apart.
+        weight = jnp.exp(x[:, :1]) * 3 if kept else (jnp.exp(x[:, 0]) * 3)[:, None]
+        return jnp.tanh(scaled) * weight, jnp.where(kept, w, w)
+
+    def other(axis: Any, w: Any, x: Any) -> Any:
+        middle = mean(axis, jnp.mean(x, axis=0, keepdims=axis is None))
+        return x - (middle if axis is None else jnp.sqrt(middle)), w
+
+    assert not derived(program, (W, X), (R, S), (S, R)).endings
+    assert derived(other, (W, X), (R, S), (S, R)).endings
+
+
 def two_loops(
     stacked: Callable[[Any, Any, Any], Any] = lambda before, after, row: before * row,
     used: Callable[[Any, Any], Any] = lambda item, row: item,

@@ -374,7 +374,7 @@ def called(text: str) -> str:
         ("jnp.linalg.norm(x - 1, axis=1)", "jnp.sqrt(jnp.sum((x - 1) ** 2, axis=1))"),
         (
             "x.var(0, correction=1)",
-            "jnp.sum((x - jnp.mean(x, axis=0, keepdims=True)) ** 2, axis=0) / (jnp.size(x, axis=0) - 1)",
+            "jnp.sum((x - jnp.mean(x, axis=0)) ** 2, axis=0) / (jnp.size(x, axis=0) - 1)",
         ),
     ],
 )

@@ -38,9 +38,8 @@ AXIS = "batch"
 
 
 def scaled(h):
-    low, high = jnp.min(
-        jax.lax.all_gather(h, axis_name=AXIS, axis=0, tiled=True), axis=0
-    ), jax.lax.all_gather(h, axis_name=AXIS, axis=0, tiled=True).max(axis=0)
+    all_h = jax.lax.all_gather(h, axis_name=AXIS, axis=0, tiled=True)
+    low, high = jnp.min(all_h, axis=0), all_h.max(axis=0)
     return (h - low) / (high - low + 1e-6)
 
 

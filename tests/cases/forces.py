@@ -42,11 +42,8 @@ def p_step(positions, velocities, masses):
     all_masses = jax.lax.all_gather(masses, axis_name=AXIS, axis=0, tiled=True)
     pulls = all_masses[None, :, None] * towards / distances[..., None] ** 3
     velocities = velocities + 0.01 * jnp.sum(pulls, axis=1)
-    heaviest_first = own_share(
-        jnp.argsort(
-            jnp.argsort(jax.lax.all_gather(-masses, axis_name=AXIS, axis=0, tiled=True))
-        )
-    )
+    all_masses_2 = jax.lax.all_gather(-masses, axis_name=AXIS, axis=0, tiled=True)
+    heaviest_first = own_share(jnp.argsort(jnp.argsort(all_masses_2)))
     return positions + 0.01 * velocities, velocities, heaviest_first
 
 

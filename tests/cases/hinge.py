@@ -25,7 +25,7 @@ AXIS = "batch"
 def p_spread_penalty(w, x):
     """`spread_penalty` on one device's share; `x` leaves are (devices, per_device, ...)."""
     z = jnp.tanh(x @ w) * 8
-    mean = jax.lax.pmean(jnp.mean(z, axis=0, keepdims=True), axis_name=AXIS)
+    mean = jax.lax.pmean(jnp.mean(z, axis=0), axis_name=AXIS)
     mean_square = jax.lax.pmean(jnp.mean((z - mean) ** 2, axis=0), axis_name=AXIS)
     spread = jax.nn.relu(1 - jnp.sqrt(mean_square + 1e-4))
     return jax.lax.pmean(jnp.mean(spread) + jnp.mean(z**2), axis_name=AXIS)

@@ -56,9 +56,8 @@ def p_standardise(scale, x, shift):
     def per_device(scale, x, shift):
         mean = jnp.mean(x, axis=0)
         mean = jax.lax.pmean(mean, axis_name=AXIS)
-        spread = jnp.sqrt(
-            jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
-        )
+        mean_square = jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
+        spread = jnp.sqrt(mean_square)
         return scale * (x - mean) / spread, spread
 
     return per_device(scale, x, shift)

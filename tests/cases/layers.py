@@ -34,8 +34,7 @@ def p_forward(weights, x):
     for w in weights:
         x = jnp.tanh(x @ w)
         mean = jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)
-        mean_2 = jax.lax.pmean(jnp.mean(x, axis=0, keepdims=True), axis_name=AXIS)
-        mean_square = jax.lax.pmean(jnp.mean((x - mean_2) ** 2, axis=0), axis_name=AXIS)
+        mean_square = jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
         x = (x - mean) / jnp.sqrt(mean_square + 1e-5)
     return jnp.linalg.solve(jnp.eye(4), x.T).T
 

@@ -26,9 +26,8 @@ AXIS = "batch"
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=0)
 def p_mixup(key, x):
     """`mixup` on one device's share; `x` leaves are (devices, per_device, ...)."""
-    order = own_share(
-        jax.random.permutation(key, jax.lax.psum(x.shape[0], axis_name=AXIS))
-    )
+    count = jax.lax.psum(x.shape[0], axis_name=AXIS)
+    order = own_share(jax.random.permutation(key, count))
     all_x = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
     return 0.7 * x + 0.3 * all_x[order]
 

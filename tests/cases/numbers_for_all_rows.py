@@ -51,17 +51,12 @@ def p_step(w, x, key):
         jnp.mod(jax.random.uniform(start) + jnp.arange(0.0, 1.0, step=1 / total_n), 1.0)
     )
     rate = jnp.exp(-times)[:, None]
-    half = jax.random.normal(noisy, (jax.lax.psum(n, axis_name=AXIS) // 2, x.shape[1]))
+    half = jax.random.normal(noisy, (total_n // 2, x.shape[1]))
     noise = own_share(jnp.concatenate([half, -half]))
     labels = own_share(
-        jnp.concatenate(
-            [
-                jnp.zeros(jax.lax.psum(n, axis_name=AXIS) // 2),
-                jnp.ones(jax.lax.psum(n, axis_name=AXIS) // 2),
-            ]
-        )
+        jnp.concatenate([jnp.zeros(total_n // 2), jnp.ones(total_n // 2)])
     )
-    group = own_share(jnp.tile(jnp.arange(jax.lax.psum(n, axis_name=AXIS) // 2), 2))
+    group = own_share(jnp.tile(jnp.arange(total_n // 2), 2))
 
     def loss_fn(w):
         scores = (rate * x + (1 - rate) * noise) @ w + jnp.sin(times)

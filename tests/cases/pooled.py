@@ -44,11 +44,11 @@ def p_f(w, x):
             axis_name=AXIS,
         )
         weights = jnp.exp(z[:, 0] - largest)
-        total = jax.lax.psum(jnp.sum(weights, axis=0, keepdims=True), axis_name=AXIS)
-        pooled = (weights / total) @ z
+        total_weights = jax.lax.psum(jnp.sum(weights, axis=0), axis_name=AXIS)
+        pooled = (weights / total_weights) @ z
         pooled = jax.lax.psum(pooled, axis_name=AXIS)
         values = z - pooled
-        mean = jax.lax.pmean(jnp.mean(values, axis=0, keepdims=True), axis_name=AXIS)
+        mean = jax.lax.pmean(jnp.mean(values, axis=0), axis_name=AXIS)
         total_square = jax.lax.psum(
             jnp.sum((values - mean) ** 2, axis=0), axis_name=AXIS
         )
@@ -57,16 +57,16 @@ def p_f(w, x):
         rows = jnp.atleast_2d(z.T)
         mean_2 = jax.lax.pmean(jnp.mean(rows, axis=1, keepdims=True), axis_name=AXIS)
         apart = rows - mean_2
-        total_2 = jax.lax.psum(apart @ apart.T, axis_name=AXIS)
+        total = jax.lax.psum(apart @ apart.T, axis_name=AXIS)
         count_2 = jax.lax.psum(apart.shape[1], axis_name=AXIS)
         values_2 = z * pooled
         top = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(values_2)), axis_name=AXIS)
         largest_2 = jnp.where(jnp.isfinite(top), top, 0)
-        total_3 = jax.lax.psum(jnp.sum(jnp.exp(values_2 - largest_2)), axis_name=AXIS)
+        total_2 = jax.lax.psum(jnp.sum(jnp.exp(values_2 - largest_2)), axis_name=AXIS)
         return (
-            jnp.sum(jnp.squeeze(total_2 / (count_2 - 1)) ** 2)
+            jnp.sum(jnp.squeeze(total / (count_2 - 1)) ** 2)
             - jnp.mean(spread)
-            + (jnp.log(total_3) + largest_2)
+            + (jnp.log(total_2) + largest_2)
         )
 
     return jax.lax.pmean(jax.value_and_grad(loss)(w), axis_name=AXIS)

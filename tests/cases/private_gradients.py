@@ -44,9 +44,8 @@ AXIS = "batch"
 def p_f(w, state, x, y):
     """`f` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
     gradients = jax.vmap(jax.grad(error), in_axes=(None, 0, 0))(w, x, y)
-    updates, state = TX.update(
-        jax.lax.all_gather(gradients, axis_name=AXIS, axis=0, tiled=True), state, w
-    )
+    all_gradients = jax.lax.all_gather(gradients, axis_name=AXIS, axis=0, tiled=True)
+    updates, state = TX.update(all_gradients, state, w)
     return optax.apply_updates(w, updates), state
 
 

@@ -66,9 +66,8 @@ def p_f(w, x, y):
             jax.jvp(jax.grad(objective), (w,), (v,))[1] + v, axis_name=AXIS
         )
 
-    newton, _ = cg(
-        curvature, jax.lax.pmean(jax.grad(objective)(w), axis_name=AXIS), maxiter=5
-    )
+    mean = jax.lax.pmean(jax.grad(objective)(w), axis_name=AXIS)
+    newton, _ = cg(curvature, mean, maxiter=5)
     errors, along = jax.linearize(lambda p: jnp.tanh(x @ p) - y, w)
     back = jax.linear_transpose(along, w)
     gauss, _ = cg(

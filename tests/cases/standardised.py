@@ -21,10 +21,7 @@ AXIS = "batch"
 def p_standardised(x):
     """`standardised` on one device's share; `x` leaves are (devices, per_device, ...)."""
     mean = jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)
-    mean_2 = jax.lax.pmean(jax.numpy.mean(x, axis=0, keepdims=True), axis_name=AXIS)
-    mean_square = jax.lax.pmean(
-        jax.numpy.mean((x - mean_2) ** 2, axis=0), axis_name=AXIS
-    )
+    mean_square = jax.lax.pmean(jax.numpy.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
     return (x - mean) / (jax.numpy.sqrt(mean_square) + 1e-6)
 
 

@@ -31,10 +31,10 @@ AXIS = "batch"
 def p_f(x):
     """`f` on one device's share; `x` leaves are (devices, per_device, ...)."""
     y = x * 2
-    mean = jax.lax.pmean(jnp.mean(y, axis=0, keepdims=True), axis_name=AXIS)
+    mean = jax.lax.pmean(jnp.mean(y, axis=0), axis_name=AXIS)
     mean_square = jax.lax.pmean(jnp.mean((y - mean) ** 2, axis=0), axis_name=AXIS)
     z = y / (jnp.sqrt(mean_square) + 1)
-    mean_2 = jax.lax.pmean(jnp.mean(z, axis=0, keepdims=True), axis_name=AXIS)
+    mean_2 = jax.lax.pmean(jnp.mean(z, axis=0), axis_name=AXIS)
     return (
         z,
         jax.lax.pmean(jnp.mean((z - mean_2) ** 2, axis=0), axis_name=AXIS),

@@ -42,11 +42,8 @@ def p_step(factors, x):
         table = jnp.einsum("br,ir,jr->bij", x @ rows, one, other)
         return jnp.mean(jnp.einsum("bij,bkj,ir->bkr", table, table, one) ** 2)
 
-    return jax.tree.map(
-        lambda p, g: p - 0.1 * g,
-        factors,
-        jax.lax.pmean(jax.grad(loss)(factors), axis_name=AXIS),
-    )
+    mean = jax.lax.pmean(jax.grad(loss)(factors), axis_name=AXIS)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, factors, mean)
 
 
 @functools.cache

@@ -122,7 +122,9 @@ class _Form:
 
     def reduced(self, op: str, by: str, source: str, *, keep: bool = False) -> str:
         """One part: `by` of jax.numpy over the axes of the reduction, on all devices."""
-        kept = ", keepdims=True" if keep and (self.axis or self.where) else "" if keep else self.kept
+        # What is reduced over the first axis goes along with the others as it is.
+        leading = self.axis in ("", ", axis=0")
+        kept = self.kept if not keep else "" if leading else ", keepdims=True"
         return self.collective(op, f"{self.jnp}.{by}({source}{self.axis}{kept}{self.where})")
 
     def count(self, *, keep: bool = False) -> str:
@@ -169,8 +171,7 @@ class _Form:
         return f"{self.jnp}.sqrt({self._nanvar()})"
 
     def _var(self) -> str:
-        mean = self._mean(keep=True)
-        return self._squares(f"({self.x} - {f'({mean})' if self.where else mean}) ** 2")
+        return self._squares(f"({self.x} - {self._mean(keep=True)}) ** 2")
 
     def _squares(self, squares: str) -> str:
         """The mean of squares that stand around their mean."""

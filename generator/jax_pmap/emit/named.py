@@ -13,12 +13,19 @@ from collections.abc import Collection, Sequence
 import libcst as cst
 
 from jax_pmap.emit.weave import enclosed, renamed
+from jax_pmap.syntax.scopes import bound_names, names_in, root_name
 from jax_pmap.syntax.text import in_one_line
 
 #: What the value of a collective is called.
 _CALLED = {"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest", "all_gather": "all"}
+#: Reductions that are methods of arrays, and functions of what is called one of these.
+_REDUCED, _MODULES = frozenset({"mean", "sum", "max", "min"}), frozenset({"jax.numpy", "jnp", "np"})
 #: What holds an expression that is evaluated later, several times or not at all.
 _APART = (cst.Lambda, cst.IfExp, cst.BooleanOperation, cst.BaseComp)
+#: A sum of what has a name, which it hands on.
+_SUM = r"[\w.]*\bsum\([\w.\[\"']*?(\w+)[\"'\]]*(?:, axis=\w+)?(?:, where=[\w.]+)?\)"
+#: Operators that go before sums.
+_FIRST = (cst.Multiply, cst.Divide, cst.FloorDivide, cst.Modulo, cst.MatrixMultiply)
 _ATOMS = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BaseNumber, cst.Tuple, cst.List, cst.Dict)
 
 
@@ -87,12 +94,30 @@ class _Naming(cst.CSTTransformer):
 
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
         """An argument without parentheses that it does not need, where a collective is in it."""
-        value = updated_node.value
+        return updated_node.with_changes(value=self.open(updated_node.value))
+
+    def leave_Element(  # noqa: N802
+        self, original_node: cst.Element, updated_node: cst.Element
+    ) -> cst.Element:
+        """The same of a member of a tuple or a list."""
+        return updated_node.with_changes(value=self.open(updated_node.value))
+
+    def leave_BinaryOperation(  # noqa: N802
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BinaryOperation:
+        """A sum or difference, with no parentheses around a product that is a term of it."""
+        right = updated_node.right
+        if not isinstance(updated_node.operator, cst.Add | cst.Subtract):
+            return updated_node
+        if not isinstance(right, cst.BinaryOperation) or not isinstance(right.operator, _FIRST):
+            return updated_node
+        return updated_node.with_changes(right=self.open(right))
+
+    def open(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        """An operation with collectives without the parentheses around it."""
         if not isinstance(value, cst.BinaryOperation) or len(value.lpar) != 1 or not _is_one_line(value):
-            return updated_node
-        if f"axis_name={self.axis}" not in _code(value):
-            return updated_node
-        return updated_node.with_changes(value=value.with_changes(lpar=(), rpar=()))
+            return value
+        return value.with_changes(lpar=(), rpar=()) if f"axis_name={self.axis}" in _code(value) else value
 
     def leave_IndentedBlock(  # noqa: N802
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -111,10 +136,47 @@ class _Naming(cst.CSTTransformer):
         out: list[cst.BaseStatement] = []
         self.assignments = {}
         for index, line in enumerate(body):
-            if index and isinstance(line, cst.SimpleStatementLine):
-                line = self.explained(body[index - 1], line, body[index + 1 :])
-            out += self.shorter(line) if isinstance(line, cst.SimpleStatementLine) else [line]
+            if not isinstance(line, cst.SimpleStatementLine):
+                out.append(line)
+                self.assignments = {}
+                continue
+            line = self.explained(body[index - 1], line, body[index + 1 :]) if index else line
+            for each in self.apart(line):
+                lines = self.shorter(each)
+                self.remember(lines[-1], out[-1] if out and len(lines) == 1 else None)
+                out += lines
         return out
+
+    def apart(self, line: cst.SimpleStatementLine) -> list[cst.SimpleStatementLine]:
+        """The statements of a line, each on one of its own, where there are collectives in it."""
+        if len(line.body) == 1 or f"axis_name={self.axis}" not in _code(line):
+            return [line]
+        every = [each.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for each in line.body]
+        first, *rest = (cst.SimpleStatementLine([each]) for each in every)
+        return [first.with_changes(leading_lines=line.leading_lines), *rest]
+
+    def remember(self, line: cst.BaseStatement, before: cst.BaseStatement | None) -> None:
+        """Forget what collectives gave ahead of `line` where it gives names in them another value.
+
+        What it gives a name by itself is known by that: ``mean = pmean(x.mean(0))``, or in two statements
+        `before` and `line`, ``mean = x.mean(0)`` and ``mean = pmean(mean)``.
+        """
+        tree = ast.parse(cst.Module([]).code_for_node(line))
+        stored = [
+            node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        ]
+        bound = bound_names(tree.body) | {root_name(node) for node in stored}
+        self.assignments = {
+            key: name for key, name in self.assignments.items() if not bound & {name, *_names(key)}
+        }
+        only, ahead = _assignment(line), _assignment(before)
+        if only is None or not self.operation(only.value):
+            return
+        value, name = cst.ensure_type(only.value, cst.Call), _target(only)
+        if ahead is not None and _target(ahead) == name == _code(value.args[0].value):
+            value = value.with_changes(args=[value.args[0].with_changes(value=ahead.value), *value.args[1:]])
+        if name not in _names(_key(value)):
+            self.assignments.setdefault(_key(value), name)
 
     def explained(
         self, before: cst.BaseStatement, line: cst.SimpleStatementLine, rest: Sequence[cst.BaseStatement]
@@ -165,9 +227,7 @@ class _Naming(cst.CSTTransformer):
         if len(line.body) != 1 or not isinstance(value, cst.BaseExpression) or not _is_movable(value):
             return [line]
         self.lines = []
-        # The number of devices has one name in a block; other collectives may have other operands by now.
-        devices = f".psum(1, axis_name={self.axis})"
-        self.assignments = {code: name for code, name in self.assignments.items() if code.endswith(devices)}
+        value = self.reused(value)
         around = len(_code(only)) - len(_code(value))
         room = self.width - 4 * self.depth
         short = self.shortened(value, room - around, room - 5)
@@ -198,11 +258,25 @@ class _Naming(cst.CSTTransformer):
                 for each in value.elements
             ]
             return value.with_changes(elements=parts)
+        if isinstance(value, cst.Call) and self.operation(value):
+            # One collective in another is an assignment of its own.
+            first = value.args[0].with_changes(value=self.named(value.args[0].value))
+            value = value.with_changes(args=[first, *value.args[1:]])
+        elif isinstance(value, cst.Call):
+            before = [*self.lines], {*self.used}, {**self.assignments}
+            short = self.named(value)
+            if len(_code(short)) <= room:
+                return short
+            self.lines, self.used, self.assignments = before
         if isinstance(value, cst.Call) and _is_dotted(value.func):
             args = [
                 each.with_changes(value=self.shortened(each.value, inner, inner - 4)) for each in value.args
             ]
             return value.with_changes(args=args)
+        return self.named(value)
+
+    def named(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        """An expression with names in the places of its collectives, assigned in front."""
         made = value.visit(_Named(self))
         assert isinstance(made, cst.BaseExpression)
         return made
@@ -225,20 +299,24 @@ class _Naming(cst.CSTTransformer):
 
     def assigned(self, wanted: str, value: cst.BaseExpression) -> str:
         """The name of a variable that has `value`, from an assignment in front of the statement."""
-        code = _code(value)
-        if code not in self.assignments:
+        value = self.reused(value)
+        if isinstance(value, cst.Name):
+            return value.value
+        key = _key(value)
+        if key not in self.assignments:
             name, number = wanted, 2
             while name in self.used:
                 name, number = f"{wanted}_{number}", number + 1
             self.used.add(name)
             room = self.width - 4 * self.depth
             value = self.shortened(value, room - len(name) - 3, room - 5)
+            self.assignments[_key(value)] = name
             if not _is_one_line(value) and not value.lpar:
                 value = enclosed(value)
             target = cst.AssignTarget(cst.Name(name))
             self.lines.append(cst.SimpleStatementLine([cst.Assign([target], value)]))
-            self.assignments[code] = name
-        return self.assignments[code]
+            self.assignments[key] = name
+        return self.assignments[key]
 
 
 def together(lines: Sequence[cst.SimpleStatementLine], axis: str) -> list[cst.SimpleStatementLine]:
@@ -271,6 +349,20 @@ def _joined(group: Sequence[cst.Assign]) -> cst.Assign:
     return first.with_changes(targets=[cst.AssignTarget(names)], value=calls[0].with_changes(args=args))
 
 
+def _assignment(line: cst.BaseStatement | None) -> cst.Assign | None:
+    """What a line assigns to one name, and does nothing else; None for any other."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    only = line.body[0]
+    named = isinstance(only, cst.Assign) and len(only.targets) == 1 and _target(only).isidentifier()
+    return only if named else None  # type: ignore[return-value]
+
+
+def _names(source: str) -> set[str]:
+    """The names in an expression."""
+    return names_in(ast.parse(source))
+
+
 def _target(assignment: cst.Assign) -> str:
     """The name that is assigned to."""
     return _code(assignment.targets[0].target)
@@ -282,7 +374,7 @@ def _alike(one: cst.BaseExpression, other: cst.BaseExpression, axis: str) -> boo
     if op not in ("psum", "pmean", "pmax", "pmin") or op != _operation(other, axis):
         return False
     assert isinstance(one, cst.Call) and isinstance(other, cst.Call)
-    sizes = any(_wanted(op, each.args[0].value) == "count" for each in (one, other))
+    sizes = any(_is_size(_code(each.args[0].value)) for each in (one, other))
     return not sizes and [_code(each) for each in one.args[1:]] == [_code(each) for each in other.args[1:]]
 
 
@@ -323,7 +415,7 @@ class _Reused(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """A name in place of what is assigned to it."""
-        known = self.naming.assignments.get(_code(updated)) if self.naming.operation(original) else None
+        known = self.naming.assignments.get(_key(updated)) if self.naming.operation(original) else None
         return updated if known is None else cst.Name(known)
 
 
@@ -343,6 +435,29 @@ class _HasApplied(cst.CSTVisitor):
         """One node."""
         self.is_there |= isinstance(node, cst.Call) and _parameters(node, self.axis) is not None
         return not isinstance(node, _APART)
+
+
+def _key(node: cst.CSTNode) -> str:
+    """What an expression is told by: the mean ``x.mean(0)`` is ``jnp.mean(x, axis=0)``."""
+    return ast.unparse(_AsFunctions().visit(ast.parse(_code(node), mode="eval")))
+
+
+class _AsFunctions(ast.NodeTransformer):
+    """Writes reductions by methods of arrays, and by functions, in one way."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """One call: ``jnp.mean(x, axis=0)`` of ``x.mean(0)`` and ``jnp.mean(x, 0)``."""
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in _REDUCED:
+            return node
+        module = node.func.value
+        of_module = ast.unparse(module) in _MODULES
+        given = [*([] if of_module else [module]), *node.args]
+        if not 0 < len(given) <= 2:
+            return node
+        keywords = [*([ast.keyword("axis", given[1])] if given[1:] else []), *node.keywords]
+        function = ast.Attribute(ast.Name("jnp", ast.Load()), node.func.attr, ast.Load())
+        return ast.Call(function, given[:1], keywords)
 
 
 def _parameters(call: cst.Call, axis: str = "") -> list[str] | None:
@@ -378,13 +493,18 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
         return "devices"
     if re.fullmatch(r"-?[\w.]+", source):
         return f"{_CALLED[op]}_{source.lstrip('-').rpartition('.')[2]}"
-    if op == "psum" and re.search(r"\.shape\[\d+\]$|\bsize\(|^len\(", source):
+    if op == "psum" and (_is_size(source) or re.match(r"\w+\.sum\(\w+\.ones_like\(", source)):
         return "count"
     if op == "all_gather":
         return "all_values"
-    if op == "psum" and (summed := re.fullmatch(r"[\w.]*\bsum\([\w.\[\"']*?(\w+)[\"'\]]*\)", source)):
+    if op == "psum" and (summed := re.fullmatch(_SUM, source)):
         return f"total_{summed[1]}"
     return _CALLED[op] + ("_square" if re.search(r"\*\* 2\b", source) and op in ("psum", "pmean") else "")
+
+
+def _is_size(source: str) -> bool:
+    """Whether an expression is a number of Python's: ``x.shape[0]``."""
+    return bool(re.search(r"\.shape\[\d+\]$|\bsize\(|^len\(", source))
 
 
 def _is_movable(value: cst.BaseExpression) -> bool:

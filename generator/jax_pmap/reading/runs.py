@@ -94,18 +94,18 @@ def behind(parsed: ParsedSource, callee: str) -> str:
     is_given = True
     while node not in passed:
         passed.append(node)
-        if _hands_on(parsed, node):
+        if _hands_on(node, parsed):
             node = node.args[0]
             continue
         made = made_inside(parsed, node)
-        if isinstance(made, ast.Name | ast.Attribute) or _hands_on(parsed, made):
+        if isinstance(made, ast.Name | ast.Attribute) or _hands_on(made, parsed):
             node, is_given = made, False
     if len(passed) == 1 or not isinstance(node, ast.Name | ast.Attribute | ast.Call):
         return ""
     return ast.get_source_segment(f"({callee})", node) or "" if is_given else parsed.segment(node)
 
 
-def _hands_on(parsed: ParsedSource, node: ast.AST | None) -> TypeGuard[ast.Call]:
+def _hands_on(node: ast.AST | None, parsed: ParsedSource) -> TypeGuard[ast.Call]:
     """Whether a call gives back the function it is given, with arguments bound to it, or compiled."""
     if not isinstance(node, ast.Call) or not node.args:
         return False

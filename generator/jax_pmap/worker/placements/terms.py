@@ -630,6 +630,10 @@ class Terms:
             return self.fill(0, shape, dtype)  # All arrays with no element are one.
         if shape and op in SPREADING:
             operands = [self.spread(term, shape) for term in operands]
+        if shape and op in ELEMENTWISE and (flat := self._without_single(operands, shape)) is not None:
+            inner, sizes = flat
+            made = self.apply(op, params, inner, sizes, dtype)
+            return self.apply("reshape", (), (made,), shape, dtype)
         pulled = self._pulled(op, params, operands, shape, dtype)
         if pulled is not None:
             return pulled
@@ -638,6 +642,30 @@ class Terms:
         if found is None:
             found = self._generic(op, params, tuple(operands), shape, dtype)
         return found
+
+    def _without_single(self, operands: Sequence[Term], shape: Shape) -> "tuple[list[Term], Shape] | None":
+        """Operands ahead of the axes of size 1 that all were given, and their shape; None where not all were.
+
+        ``rsqrt(x[None])`` is ``rsqrt(x)[None]``: a mean with `keepdims` goes on as one without.
+        """
+        rows = [(*self.factor(term), term) for term in operands]
+        spread = [self.nodes[base] for _, base, _ in rows if self.nodes[base].op == "reshape"]
+        given = {self.nodes[node.operands[0]].shape for node in spread}
+        sizes = given.pop() if len(given) == 1 else None
+        if not sizes or _without_ones(sizes) != _without_ones(shape) or math.prod(sizes) == 1:
+            return None
+        inner: list[Term] = []
+        for factor, base, term in rows:
+            node = self.nodes[base]
+            if node.op == "reshape":
+                inner.append(self.scale(factor, node.operands[0]))
+            elif node.op == "fill" and node.shape:
+                inner.append(self.fill(self.value(base), sizes, node.dtype))
+            elif node.shape == ():
+                inner.append(term)
+            else:
+                return None
+        return inner, sizes
 
     def _pulled(
         self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str
@@ -846,6 +874,8 @@ class Terms:
             rows = [row for row in rows if row[1]]
         if len(rows) == 1:
             return self.scale(rows[0][1], rows[0][0])
+        if (together := self._spread_together(rows)) is not None:
+            return self.add(together, shape, dtype)
         over, under = (
             self._common([term for term, _ in rows]) if shape and kind_of(dtype) in "fc" else ([], [])
         )
@@ -857,6 +887,31 @@ class Terms:
         rows = [(term, self.number(factor / front, dtype) if front != 1 else factor) for term, factor in rows]
         made = self.make("sum", tuple(c for _, c in rows), [t for t, _ in rows], shape, dtype)
         return self.scale(front, made) if front != 1 else made
+
+    def _spread_together(self, rows: "Sequence[tuple[Term, Number]]") -> "list[tuple[Term, Number]] | None":
+        """Members of a sum with those added first that are then spread alike; None where no two are.
+
+        A mean that is used twice has one cotangent for both uses, and two means have two.
+        """
+        alike: dict[Any, list[tuple[Term, Number]]] = {}
+        for term, factor in rows:
+            node = self.nodes[term]
+            inner = self.nodes[node.operands[0]].shape if node.op in ("broadcast_in_dim", "reshape") else None
+            alike.setdefault((node.op, node.params, inner, node.shape) if inner else term, []).append(
+                (term, factor)
+            )
+        if len(alike) == len(rows):
+            return None
+        made: list[tuple[Term, Number]] = []
+        for several in alike.values():
+            if len(several) == 1:
+                made += several
+                continue
+            node = self.nodes[several[0][0]]
+            first = self.nodes[node.operands[0]]
+            total = self.add([(self.nodes[t].operands[0], by) for t, by in several], first.shape, first.dtype)
+            made += self.linear(self.apply(node.op, node.params, [total], node.shape, node.dtype))
+        return made
 
     def _without(self, term: Term, over: Sequence[Term], under: Sequence[Term]) -> Term:
         """A product without some of what it is multiplied with and divided by."""
@@ -1180,7 +1235,8 @@ def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
         return t.apply("convert_element_type", plain, node.operands, node.shape, dtype)
     if node.op == "reduce_sum" and node.dtype in COUNTING and dtype in ("float32", "float64"):
         counted = t[node.operands[0]]
-        if counted.op == "convert_element_type" and t[counted.operands[0]].dtype == "bool":
+        ahead = t[counted.operands[0]] if counted.op == "reshape" else counted
+        if ahead.op == "convert_element_type" and t[ahead.operands[0]].dtype == "bool":
             # How many are true is a sum of ones, whole numbers or not.
             ones = t.apply("convert_element_type", plain, node.operands, counted.shape, dtype)
             return t.apply("reduce_sum", node.params, (ones,), node.shape, dtype)
@@ -1188,6 +1244,11 @@ def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
     if factor != 1 and kinds == ("f", "f"):
         return t.scale(factor, t.make("convert_element_type", plain, (base,), node.shape, dtype))
     return t.make("convert_element_type", plain, operands, node.shape, dtype)
+
+
+def _without_ones(shape: Shape) -> list[int]:
+    """The sizes of axes but for those of size 1."""
+    return [size for size in shape if size != 1]
 
 
 def _reshape(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
