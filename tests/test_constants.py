@@ -125,3 +125,18 @@ def test_numbers_that_tracing_cannot_take_are_static_unasked(project: Project) -
     assert "`sizes` was tried with [3, 4]; the emitted function takes no other value" in made.words
     assert "`samples` was tried with 5; the emitted function takes no other value" in made.words
     assert "rate replicated" in made.words
+
+
+def test_a_module_among_the_arguments_is_no_array(project: Project) -> None:
+    """`jax.numpy` has a `shape` and a `dtype`, and so has the class of arrays."""
+    text = """
+    import jax.numpy as jnp
+
+
+    def rms(x, xp=jnp, kind=jnp.ndarray):
+        return xp.sqrt(xp.mean(x**2)) if issubclass(kind, object) else x
+    """
+    project.write("steps.py", text)
+    made = project.run("gen", "steps.py::rms", "--arg", "x=f32[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert "`xp` was tried with jnp; the emitted function takes no other value" in made.words

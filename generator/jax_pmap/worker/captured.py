@@ -16,6 +16,7 @@ from typing import Any
 from . import load, protocol
 from .examples import imported_as
 from .functions import enclosed
+from .leaves import has_shape
 from .load import text_of
 from .target import current
 from .type_tests import is_users, is_users_object
@@ -146,7 +147,7 @@ class _Reader:
                 self._called(found, around, parents, bound, names)  # type: ignore[arg-type]
                 return
             read, path, value = around, after, found  # type: ignore[assignment]
-        if self._said(read, parents, own) or value is NotImplemented or _is_array(value):
+        if self._said(read, parents, own) or value is NotImplemented or has_shape(value):
             return
         around = parents.get(read)
         if isinstance(value, (int, tuple)) and not isinstance(value, bool):
@@ -267,7 +268,7 @@ class _Reader:
 
     def _is_open(self, value: Any) -> bool:
         """Whether a value is looked into for what it holds."""
-        if isinstance(value, (type, types.FunctionType, types.ModuleType)) or _is_array(value):
+        if isinstance(value, (type, types.FunctionType, types.ModuleType)) or has_shape(value):
             return isinstance(value, type) and value is self.space.get(self.request.receiver)
         plain = isinstance(value, (dict, list, types.SimpleNamespace)) or (
             isinstance(value, tuple) and not _is_whole(value)
@@ -324,7 +325,7 @@ class _Reader:
             self.found[at] = protocol.CapturedConstant(at, repr(method.__qualname__), "", "str")
 
     def _constant(self, path: str, value: Any) -> None:
-        if path in self.found or (_is_array(value) and not isinstance(value, type)):
+        if path in self.found or (has_shape(value) and not isinstance(value, type)):
             return
         if value is None or isinstance(value, (bool, int, str, bytes, list, tuple)):
             self.found[path] = protocol.CapturedConstant(path, repr(value), "", type(value).__name__)
@@ -530,13 +531,9 @@ def _assigned(path: str) -> frozenset[str]:
     return frozenset(stored | by_name)
 
 
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
-
-
 def _is_scale(value: Any) -> bool:
     """Whether a value is an array or a number that is no bool."""
-    return not isinstance(value, bool) and (isinstance(value, (int, float, complex)) or _is_array(value))
+    return not isinstance(value, bool) and (isinstance(value, (int, float, complex)) or has_shape(value))
 
 
 def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -41,14 +41,19 @@ def is_float(leaf: Any) -> bool:
     return category(leaf) == "array" and bool(jax.dtypes.issubdtype(leaf.dtype, np.inexact))
 
 
+def has_shape(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype; modules and classes of arrays have others by these names."""
+    return hasattr(leaf, "dtype") and isinstance(getattr(leaf, "shape", None), tuple)
+
+
 def shape_of(leaf: Any) -> tuple[int, ...]:
     """Shape of an array or key leaf, ``()`` for everything else."""
-    return tuple(leaf.shape) if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else ()
+    return tuple(leaf.shape) if has_shape(leaf) else ()
 
 
 def dtype_of(leaf: Any) -> str:
     """NumPy name of the dtype, ``key<fry>`` of a key, the type's name of anything else."""
-    return name_of(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+    return name_of(leaf.dtype) if has_shape(leaf) else type(leaf).__name__
 
 
 @functools.cache
