@@ -746,6 +746,53 @@ def test_a_part_that_no_batch_has_may_be_asked_for(project: Project) -> None:
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
+FIELDS = """\
+import flax.struct
+
+
+@flax.struct.dataclass
+class Rows:
+    x: jax.Array
+    mask: jax.Array | None = None
+    power: int = flax.struct.field(default=2, pytree_node=False)
+
+
+def rows(mask=None):
+    return {"w": np.ones(5, "f")}, Rows(np.ones((24, 5), "f"), mask)
+
+
+def masked_rows():
+    return rows(np.arange(24.0, dtype="f"))
+
+
+def f(p, rows):
+    mask = getattr(rows, "mask", None)
+    y = (rows.x @ p["w"]) ** getattr(rows, "power", 1)
+    weights = jnp.ones(len(y)) if mask is None else mask
+    return jnp.sum(y * weights) / jnp.sum(weights) * (2 if hasattr(rows, "other") else 1)
+"""
+OTHERS = """
+import numpy as np
+import f, f_pmap
+for p, rows in (f.rows(), f.masked_rows(), (f.rows()[0], f.rows()[1].replace(power=3))):
+    try:
+        print(np.allclose(f.f(p, rows), f_pmap.f(p, rows)))
+    except (ValueError, NotImplementedError):
+        print("refused")
+"""
+
+
+@pytest.mark.parametrize("given", ["rows", "masked_rows"])
+def test_a_field_that_a_batch_is_asked_for_is_as_in_the_proof(project: Project, given: str) -> None:
+    write(project, FIELDS)
+    made = project.run("gen", "f.py::f", "--inputs", f"f.py::{given}", "-o", "f_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    done = subprocess.run([sys.executable, "-c", OTHERS], env=simulated(2), capture_output=True, text=True)
+    wanted = ["True", "refused", "refused"] if given == "rows" else ["refused", "True", "refused"]
+    assert done.stdout.split() == wanted, done.stderr
+
+
 IN_ALL = """\
 def f(p, batch):
     mask = batch.get("mask")

@@ -10,8 +10,9 @@ DIAGNOSTIC = Diagnostic(
         "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "
         "where nothing can raise for the answer that the example inputs never gave: in a function beside "
         "the target, or of what is made of the batch. (Where the target itself asks its argument, as "
-        "`batch.get('weight', 1.0)`, the emitted code takes batches with the parts of the example alone.) Or "
-        "it looks up by a size what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
+        "`batch.get('weight', 1.0)` or `getattr(batch, 'weight', None)`, the emitted code takes batches with "
+        "the parts of the example alone.) Or it looks up by a size what to call, as in "
+        "`{3: f}.get(x.shape[1], g)(x)`."
     ),
     why=(
         "A reduction that nobody saw would be left per device, or get the wrong collective. Branches and the "

@@ -30,11 +30,13 @@ def check_structure(
     roles: Roles,
     described: Sequence[Described],
     guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False,
+    value: Callable[[str, str], str | None] = lambda *_: None,
 ) -> tuple[FixedForm, ...]:
     """Refuse what asks for the parts of a split argument unseen, or chooses by a size what is called.
 
     `described` are the example arguments; `guards` tells of a function in a file whether what no input
-    reached in it raises. The answer is what the emitted code has to check of their parts.
+    reached in it raises, and `value` of what an expression reads of an argument its source, where it is no
+    array. The answer is what the emitted code has to check of their parts.
 
     Raises:
         RefusalError: JP058, at the first such place.
@@ -76,6 +78,7 @@ def check_structure(
             if own and (stays_absent(node, definition, described, roles) or is_told(node, definition)):
                 continue
             parts = divided_parts(node, definition, described) if own else None
+            parts = parts or (attribute(node, definition, described, value) if own else None)
             if parts is not None:
                 forms[parts] = None
                 continue
@@ -226,6 +229,32 @@ def divided_parts(
     if not is_bound_once(name, definition):
         return None
     return FixedForm(name, f"sorted({name})", value=f"[{', '.join(tree['keys'])}]")
+
+
+def attribute(
+    node: ast.expr,
+    definition: ast.FunctionDef,
+    described: Sequence[Described],
+    value: Callable[[str, str], str | None],
+) -> FixedForm | None:
+    """What is checked where ``getattr(batch, "mask", None)`` or ``hasattr(batch, "mask")`` asks for a field.
+
+    That it is an array where it was one, or else the constant that it was.
+    """
+    match node:
+        case ast.Call(func=ast.Name(), args=[ast.Name(id=name), ast.Constant(value=str(field)), *_]):
+            pass
+        case _:
+            return None
+    if not is_bound_once(name, definition):
+        return None
+    paths = [
+        leaf["path"] for argument in described if argument["name"] == name for leaf in argument["leaves"]
+    ]
+    if any(re.match(rf"{name}\.{field}\b", path) for path in paths):
+        return FixedForm(name, f"(getattr({name}, {field!r}, None) is None)", value="False")
+    found = value(name, asks := ast.unparse(node))
+    return None if found is None else FixedForm(name, asks, value=found)
 
 
 def is_bound_once(name: str, definition: ast.FunctionDef) -> bool:

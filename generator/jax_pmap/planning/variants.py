@@ -41,7 +41,7 @@ from jax_pmap.planning.written import own_sizes, with_positions
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import FixedForm, Problem
+from jax_pmap.worker.protocol import Constants, FixedForm, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,11 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     if isinstance(base, Refusal):
         return base
     explicit = request.backend is not Backend.JIT
-    forms = check_structure(target, roles, loaded.described, observer.watch.guards) if explicit else ()
+    forms: tuple[FixedForm, ...] = ()
+    if explicit:
+        forms = check_structure(
+            target, roles, loaded.described, observer.watch.guards, _value_in(case.session)
+        )
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
     syncs = at_work(observer, roles, count, found.syncs, found.observations)
     syncs = minimal(observer, roles, count, syncs, target)
@@ -194,6 +198,16 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)
     listed = listings(observer, (base if isinstance(settled, Refusal) else settled).events)
     return Confirmed(final, found.variants, found.values, found.reached, listed, roles.minibatches, forms)
+
+
+def _value_in(session: Session) -> Callable[[str, str], str | None]:
+    """Finds the source of what an expression reads of an argument, where it is a plain constant."""
+
+    def value(name: str, expression: str) -> str | None:
+        asked = Constants(name, (expression,))
+        return session.ask(asked, "reading what an argument has")[expression]
+
+    return value
 
 
 def _observed(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> Observation | Refusal:
