@@ -240,6 +240,25 @@ def test_a_decorator_that_gives_back_what_it_is_given_is_left_out(shared: Projec
     shared.refused("JP067", "gen", "entries.py::by_half", *inputs, says=says, exit_code=1)
 
 
+def test_the_target_itself_may_be_entered_in_a_table(shared: Project) -> None:
+    """By a method of an object, which importing the file shows, and by a function that is read."""
+    shared.write("table.py", TABLE)
+    listed = "LISTED = []\n\n\ndef listed(f):\n    LISTED.append(f)\n    return f\n\n\n@listed\n"
+    shared.write("entered.py", ENTRIES.replace("@table.register", f"{listed}@table.register"))
+    words = ("gen", "entered.py::masked", "--inputs", "entered.py::inputs")
+    made = shared.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    assert "table" not in made.stdout.split("AXIS")[1]
+    shared.refused("JP042", *words, "--in-place", says=("`@table.register",), exit_code=1)
+    read = ENTRIES.replace('@table.register("masked")\n', listed.lstrip())
+    shared.write("listed.py", read)
+    words = ("gen", "listed.py::masked", "--inputs", "listed.py::inputs")
+    made = shared.run(*words, "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    assert " @listed\n def masked(p, x, w):" in made.stdout.replace("+@", " @").replace("+def", " def")
+
+
 BALL = """
 import optax
 

@@ -195,6 +195,7 @@ REBOUND = """
         return f
 
 
+    @scaled
     @registered
     def root(x):
         return jnp.sqrt(jnp.mean(x**2))
@@ -278,8 +279,8 @@ def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Projec
 def test_what_stands_in_the_place_of_a_decorated_function_is_not_looked_into(shared: Project) -> None:
     shared.write("rebound.py", REBOUND)
     words = ("rebound.py::root", "--inputs", "rebound.py::batch")
-    says = ("`rebound.root(x)` couples the examples", "(rebound.py:53) is taken over the examples")
-    shared.refused("JP043", "gen", *words, says=says, exit_code=1)
+    says = ("`root` in a `function` that may do more", "(rebound.py:54) is taken over the examples")
+    shared.refused("JP067", "gen", *words, says=says, exit_code=1)
 
 
 def test_a_name_that_a_script_gives_to_another_function_is_refused(shared: Project) -> None:

@@ -320,9 +320,10 @@ def _read(request: Request, session: Session) -> Target:
     except RefusalError as error:
         if error.refusal.code not in CLOSED:
             raise
-        from jax_pmap.inputs.whole import called_whole
+        from jax_pmap.inputs.whole import called_whole, opened
 
-        found = called_whole(session, request)
+        found = opened(session, request) if error.refusal.code == "JP042" else None
+        found = found or called_whole(session, request)
         if found is None:
             raise
         return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_pmap.inputs.module import module_of
-from jax_pmap.locate import locate_object
+from jax_pmap.locate import locate, locate_object
 from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.forwarding import forwarding, statement_of
@@ -15,6 +15,7 @@ from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.slice import Module
+from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
@@ -39,13 +40,45 @@ def called_object(request: Request) -> CalledObject | None:
     That is any object that importing a file makes, a class left out.
     """
     source = locate_object(request.target, request.directory)
-    if is_notebook(source.path) or not all(part.isidentifier() for part in source.module.split(".")):
+    if not _is_importable(source):
         return None
     tree = ast.parse(source.text.removeprefix("\ufeff"))
     statement = statement_of(tree, source.qualname)
     if statement is None or not resolver_of(source).is_static(statement):
         return None
     return CalledObject(source, tree, statement)
+
+
+def opened(session: Session, request: Request) -> Target | None:
+    """The target, where importing its file shows that its decorators give back what they are given.
+
+    So do those that enter a function in a table: with them, or without, a call of it is the same.
+    """
+    if request.run is not None or request.in_place:
+        return None  # What is edited is read anew.
+    source = locate(request.target, request.directory)
+    if source.binding is not None or not _is_importable(source):
+        return None
+    parsed = parse(source)
+    if parsed.enclosing or Module(parsed).work() is not None:
+        return None
+    node, text = parsed.definition, function_text(parsed)
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    made = protocol.Object(module_of(source), source.qualname)
+    definition = protocol.Definition(text.text, str(source.path), text.line, node.name)
+    asked = protocol.IsDefinition(made, definition, protocol.Written(first, 0))
+    try:
+        if not session.ask(asked, f"importing `{source.shown_path}`"):
+            return None
+    except Problem as problem:
+        if problem.kind != "import":
+            raise
+        return None
+    return read_target(source, request, given_back=True)
+
+
+def _is_importable(source: Source) -> bool:
+    return not is_notebook(source.path) and all(part.isidentifier() for part in source.module.split("."))
 
 
 def called_whole(session: Session, request: Request) -> Target | None:

@@ -33,15 +33,18 @@ _STATIC = ("static_argnums", "static_argnames", "static_broadcasted_argnums")
 _DONATED = ("donate_argnums", "donate_argnames")
 
 
-def read_decorators(parsed: ParsedSource) -> tuple[Decorator, ...]:
-    """The target's decorators, outermost first."""
+def read_decorators(parsed: ParsedSource, *, given_back: bool = False) -> tuple[Decorator, ...]:
+    """The target's decorators, outermost first.
+
+    With `given_back`, those that are not known are known to give back the function as it is.
+    """
     rows = []
     for expression in parsed.definition.decorator_list:
         text = parsed.segment(expression)
         made = parsed.decoration(parsed.definition, expression)
         name = made.qualname if made is not None else text
         known = name in SET_ASIDE
-        passes = not known and passes_on(parsed, expression)
+        passes = not known and (given_back or passes_on(parsed, expression))
         rows.append(Decorator(text, name, known or passes, parsed.span(expression), passes))
     return tuple(rows)
 

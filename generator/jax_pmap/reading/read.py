@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jax_pmap.model import ParameterKind, Source
 from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts
@@ -18,7 +18,7 @@ from jax_pmap.reading.decorators import (
     receiver_of,
     transformations,
 )
-from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
+from jax_pmap.reading.facts import Decorator, FunctionFacts, ImportedName, Parameter
 from jax_pmap.reading.runs import function_runs, host_functions
 from jax_pmap.syntax.library import MAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse
@@ -37,8 +37,10 @@ from jax_pmap.syntax.scopes import (
 _KEY_NAME = re.compile(r"(?:.*_)?(?:rngs?|prng|keys?|prngkey)", re.ASCII)
 
 
-def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
+def read(source: Source, parsed: ParsedSource | None = None, *, given_back: bool = False) -> FunctionFacts:
     """Read the target. `parsed` saves a second parse where the caller has it already.
+
+    With `given_back`, running has shown that its decorators give back what they are given.
 
     Raises:
         RefusalError: as `parse`.
@@ -46,7 +48,8 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
     parsed = parsed or parse(source)
     function = parsed.definition
     names = parsed.top
-    used = _free(parsed)
+    decorators = read_decorators(parsed, given_back=given_back)
+    used = _free(parsed, decorators)
     around = _around(parsed)
     closure = sorted(used & around)
     used -= around
@@ -82,7 +85,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         name=function.name,
         span=parsed.span(function),
         parameters=tuple(_parameters(parsed)),
-        decorators=read_decorators(parsed),
+        decorators=decorators,
         docstring=ast.get_docstring(function),
         is_async=isinstance(function, ast.AsyncFunctionDef),
         is_generator=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own),
@@ -158,7 +161,7 @@ def _parameters(parsed: ParsedSource) -> Iterator[Parameter]:
         )
 
 
-def _free(parsed: ParsedSource) -> set[str]:
+def _free(parsed: ParsedSource, decorators: Sequence[Decorator]) -> set[str]:
     """Names the emitted function needs from outside: of body, defaults, annotations, kept decorators."""
     function = parsed.definition
     used = free_names(function) | used_names(defaults(function.args))
@@ -166,7 +169,7 @@ def _free(parsed: ParsedSource) -> set[str]:
     known = parsed.top.defined | parsed.top.imported.keys()
     for annotation in written_annotations(function):
         used |= used_names([annotation]) | (quoted_names(annotation) & known)
-    for decorator, written in zip(read_decorators(parsed), function.decorator_list, strict=True):
+    for decorator, written in zip(decorators, function.decorator_list, strict=True):
         if not decorator.set_aside:
             used |= used_names([written])
     return used

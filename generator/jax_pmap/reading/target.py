@@ -30,19 +30,22 @@ class Target:
     own_axis: bool = False
 
 
-def read_target(source: Source, request: Request, *, mapped: bool = False) -> Target:
+def read_target(
+    source: Source, request: Request, *, mapped: bool = False, given_back: bool = False
+) -> Target:
     """Read a located target and refuse what no run could make parallel.
 
     Args:
         source: where it is.
         request: what is asked of it.
         mapped: whether it may be decorated with `shard_map`, which is taken off like `jax.pmap`.
+        given_back: whether running has shown that its decorators give back what they are given.
 
     Raises:
         RefusalError: JP042, JP048, JP049, JP050 or JP056, and what `parse` raises.
     """
     parsed = parse(source)
-    facts = read(source, parsed)
+    facts = read(source, parsed, given_back=given_back)
     where = facts.span
     if facts.is_async or facts.is_generator:
         what, instead = "a generator", "Return arrays where it yields them, as one result"

@@ -19,7 +19,7 @@ def passes_on(parsed: ParsedSource, decorator: ast.expr) -> bool:
     """Whether a decorator is a function of the user's that times, logs or names what it wraps, and no more.
 
     It has to be written as ``def wrapper(*args, **kwargs)`` around one call ``f(*args, **kwargs)``, whose
-    result is what is returned.
+    result is what is returned; or give back the function, as one does that enters it in a table.
     """
     made = isinstance(decorator, ast.Call)
     name = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -31,7 +31,21 @@ def passes_on(parsed: ParsedSource, decorator: ast.expr) -> bool:
         if len(inner) != 1 or not _returns(found, inner[0].name):
             return False
         found = inner[0]
-    return _wraps(names, found)
+    return _gives_back(found) or _wraps(names, found)
+
+
+def _gives_back(decorator: ast.FunctionDef) -> bool:
+    """Whether ``decorator(f)`` is ``f``, wherever it returns."""
+    given, last = decorator.args, decorator.body[-1]
+    if len(given.args) != 1 or given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg:
+        return False
+    name, nodes = given.args[0].arg, list(own_nodes(decorator.body))
+    stored = any(
+        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load)
+        for each in nodes
+    )
+    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in nodes)
+    return isinstance(last, ast.Return) and _returns(decorator, name) and not stored and not yields
 
 
 def _definition(parsed: ParsedSource, name: str) -> tuple[Resolver, ast.FunctionDef | None]:

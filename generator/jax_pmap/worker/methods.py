@@ -81,7 +81,8 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
-from .written import check_is_written
+from .written import check_is_written, compiles
+from .written import is_definition as is_made_by
 
 
 def forget(request: protocol.Forget) -> bool:
@@ -127,6 +128,15 @@ def parameters_of(request: protocol.FindParameters) -> tuple[protocol.Parameter,
         )
         for each in signature.parameters.values()
     )
+
+
+def is_definition(request: protocol.IsDefinition) -> bool:
+    """Whether the user's module has by a name what its ``def`` makes, as where that is entered in a table."""
+    module = request.object.module
+    value: Any = vars(imported(module)).get(request.object.name)
+    while compiles(value) and hasattr(value, "__wrapped__"):
+        value = value.__wrapped__
+    return not load.taken(module) and is_made_by(value, request.definition, request.written)
 
 
 def load_target(request: protocol.Load) -> protocol.Loaded:
@@ -829,6 +839,7 @@ HANDLERS: Handlers = {
     protocol.Forget: forget,
     protocol.LoadedFiles: loaded_files,
     protocol.FindParameters: parameters_of,
+    protocol.IsDefinition: is_definition,
     protocol.Load: load_target,
     protocol.Capture: capture_call,
     protocol.SetReference: set_reference,

@@ -317,6 +317,15 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class IsDefinition(Request[bool]):
+    """Whether an object of the user's is the very function that a ``def`` makes, with nothing around it."""
+
+    object: Object
+    definition: Definition
+    written: Written
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """What importing the target's module did."""
 
