@@ -110,6 +110,28 @@ def test_a_value_that_needs_another_collective_at_the_same_place_is_not_taken(pr
     assert "psum" not in made.stdout
 
 
+@pytest.mark.parametrize(("given", "taken"), [("tokens", "'tokens'"), ("rows", "'rows' and 'tokens'")])
+def test_a_value_that_needs_no_collective_where_another_one_does_is_not_taken(
+    project: Project, given: str, taken: str
+) -> None:
+    """A count of tokens is summed where it is made, if that is seen first, and a number of rows behind it."""
+    text = f"""\
+        def f(x, mask, per={given!r}):
+            if per == "tokens":
+                count = mask.sum()
+            elif per == "rows":
+                count = x.shape[0]
+            else:
+                raise ValueError(per)
+            return jnp.sum(x * mask), jnp.asarray(count, jnp.float32)
+        """
+    write(project, textwrap.dedent(text))
+    made = project.run("gen", "f.py::f", "--arg", "x=f32[24,3]", "--arg", "mask=mask[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    assert f"`per` was tried with {taken}; the emitted function takes no other value" in made.words
+
+
 def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
     """And one of the user's own, which may be edited, by what it does."""
     write(

@@ -246,7 +246,8 @@ def _observe_others(
 
     And with the whole batch of `size`, where `count` shards leave some of it out. One with which the results
     are other kinds of values, with which the function fails, or with which a place needs another collective
-    (the gradient of a sum, where the others' is of a mean), is left out: the emitted file does not take it.
+    (the gradient of a sum, where the others' is of a mean) or needs none, is left out: the emitted file does
+    not take it.
     """
     syncs, reached, seen = base.syncs, base.reached, base.seen
     observations = [base]
@@ -292,12 +293,35 @@ def _observe_others(
                 continue
             if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base) or clash(syncs, outcome.syncs):
                 continue
+            if not _fit(observer, roles, count, syncs, outcome.syncs, variants):
+                continue
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
             observations.append(outcome)
             variants.append({name: value})
             proved.append(value)
         values[name] = tuple(proved)
     return _Tried(syncs, reached, seen, tuple(variants), values, tuple(observations))
+
+
+def _fit(
+    observer: Observer,
+    roles: Roles,
+    count: int,
+    known: Sequence[Sync],
+    syncs: Sequence[Sync],
+    variants: Iterable[dict[str, str]],
+) -> bool:
+    """Whether the collectives that one more value leads to are right with the values before it.
+
+    Where one value makes a sum whole and the next has it as it is, a collective behind both is right for one.
+    """
+    if set(syncs) == set(known):
+        return True
+    for variant in variants:
+        again = observer.observe(roles, variant, count, syncs)
+        if isinstance(again, Refusal) or set(again.syncs) != set(syncs):
+            return False
+    return True
 
 
 def clash(known: Collection[Sync], found: Iterable[Sync]) -> bool:
