@@ -416,6 +416,9 @@ def test_folders_that_a_file_imports_from_are_packages(write):
     )
     assert import_name(project / "pkg" / "train" / "step.py") == ("pkg.train.step", project)
     assert import_name(project / "pkg" / "train" / "script.py") == ("script", project / "pkg" / "train")
+    for names in ("mlp", "others, mlp as net", "(\n    others,\n    mlp,\n)"):
+        (project / "pkg" / "nets" / "taken.py").write_text(f"from nets import {names}\n")
+        assert import_name(project / "pkg" / "nets" / "taken.py") == ("nets.taken", project / "pkg")
     inner = project / "pkg"
     (inner / "pyproject.toml").touch()
     assert import_name(inner / "train" / "step.py") == ("pkg.train.step", project)

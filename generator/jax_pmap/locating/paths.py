@@ -11,6 +11,8 @@ from jax_pmap.files import MARK, is_generated
 
 #: ``from package.module import``, ``import package.module``: both names.
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.MULTILINE)
+#: ``from package import module, other as name``: the package, and what is taken from it.
+_TAKEN = re.compile(rb"^[ \t]*from[ \t]+([A-Za-z_]\w*)[ \t]+import[ \t]+(\([^)]*|[^(\n#]*)", re.MULTILINE)
 
 
 def import_name(path: Path) -> tuple[str, Path]:
@@ -40,9 +42,12 @@ def import_name(path: Path) -> tuple[str, Path]:
 def _package_above(path: Path, folder: Path) -> Path | None:
     """The nearest of `folder` and those above it that the file itself imports modules from, by its name."""
     try:
-        imported = set(_IMPORTED.findall(path.read_bytes()))
+        text = path.read_bytes()
     except OSError:
         return None
+    imported = set(_IMPORTED.findall(text))
+    for package, names in _TAKEN.findall(text):
+        imported |= {(package, name) for name in re.findall(rb"(?:^|[(,])\s*([A-Za-z_]\w*)", names)}
     for above in (folder, *folder.parents):
         parts = [part.decode() for name, part in imported if name == above.name.encode()]
         if any((above / part).is_dir() or (above / f"{part}.py").is_file() for part in parts):
