@@ -318,3 +318,38 @@ def resampled(points, logits):
     assert "derived for all inputs and device counts" in made.words
     assert "takes a multiple of" not in made.words
     assert "with 1 to 3 rows on a device the function works in another way" in made.words
+
+
+ENSEMBLE = """\
+import jax.numpy as jnp
+
+
+def loss(logits, labels):
+    return jnp.mean((logits - jnp.repeat(labels, 3, axis=0)) ** 2)
+
+
+def of_groups(logits, labels):
+    return loss(logits.reshape(-1, *logits.shape[2:]), labels)
+"""
+
+
+def test_several_rows_for_each_example_are_handed_in_by_another_axis(project: Project) -> None:
+    project.write("ensemble.py", ENSEMBLE)
+    given = (
+        "--arg",
+        "logits=f32[72,5]",
+        "--arg",
+        "labels=f32[24,5]",
+        "--shard",
+        "logits",
+        "--shard",
+        "labels",
+    )
+    says = (
+        "`logits` (72, 5), `labels` (24, 5)",
+        "take `logits` as (24, 3, 5), and hand on `logits.reshape(-1, *logits.shape[2:])`",
+    )
+    project.refused("JP041", "gen", "ensemble.py::loss", *given, says=says, exit_code=1)
+    given = ("--arg", "logits=f32[24,3,5]", "--arg", "labels=f32[24,5]", "--no-run")
+    made = project.run("gen", "ensemble.py::of_groups", *given)
+    assert "derived for all inputs and device counts" in made.words

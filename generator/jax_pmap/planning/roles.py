@@ -442,12 +442,10 @@ class RoleFinder:
                 named = ", ".join(
                     f"`{self.described[p[0]]['leaves'][p[1]]['path']}` {self._shape(p)}" for p in fixed
                 )
-                raise refused(
-                    "JP041",
-                    f"the sharded axes differ in size: {named}",
-                    "Batch axes must agree in size; name the axis with --shard NAME:AXIS",
-                    self.facts.span,
-                )
+                hint = "Batch axes must agree in size; name the axis with --shard NAME:AXIS"
+                if grouped := self._grouped(fixed):
+                    hint += f". Of several rows for each example, make an axis: {grouped}"
+                raise refused("JP041", f"the sharded axes differ in size: {named}", hint, self.facts.span)
             sizes = list(size)
         else:
             sizes = self._sizes(free)
@@ -463,6 +461,17 @@ class RoleFinder:
                 like = [leaf for leaf in like if leaf.data > 0]
             found.append(self._along(size_, like, fixed))
         return found
+
+    def _grouped(self, fixed: Mapping[tuple[str, int], int]) -> str:
+        """How to hand in what has several rows for each of the others', in a function of one's own."""
+        rows = min(self._shape(place)[axis] for place, axis in fixed.items())
+        for place, axis in fixed.items():
+            shape, path = self._shape(place), self.described[place[0]]["leaves"][place[1]]["path"]
+            if rows > 1 and shape[axis] > rows and shape[axis] % rows == 0 and axis == 0:
+                apart = (rows, shape[0] // rows, *shape[1:])
+                inside = f"{path}.reshape(-1, *{path}.shape[2:])"
+                return f"let a function of yours take `{path}` as {apart}, and hand on `{inside}`"
+        return ""
 
     def _along(
         self, size: int, like: Sequence[_Leaf], fixed: Mapping[tuple[str, int], int]
