@@ -321,6 +321,23 @@ def test_a_function_that_fails_once_it_runs(project):
     project.refused("JP015", *words, says=("AssertionError: again", "train.py:16:"))
 
 
+@pytest.mark.parametrize("decorator", ["", "@jax.jit"])
+def test_a_function_that_keeps_arrays_of_its_trace(project, decorator):
+    """jax raises where such a function is traced again; a trace holds an array of the one before."""
+    body = f"""
+        import functools, jax, jax.numpy as jnp
+
+        @functools.cache
+        def weights(rows): return jnp.arange(rows) / rows
+
+        {decorator}
+        def weighted(x): return jnp.sum(x[:, 0] * weights(len(x)))
+    """
+    project.write("train.py", module(body))
+    words = ("gen", "train.py::weighted", "--inputs", "train.py::make")
+    project.refused("JP015", *words, says=("UnexpectedTracerError", "functools.cache", "NumPy"))
+
+
 def test_a_callback_that_fails(project):
     body = """
         import jax

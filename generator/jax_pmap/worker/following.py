@@ -15,7 +15,7 @@ from . import layers as library_layers
 from .arguments import Packed, Values
 from .budget import size as operations
 from .jaxpr import symbolic
-from .jaxpr.trace import NUMBERS, Traced, abstract_leaves
+from .jaxpr.trace import NUMBERS, Traced, abstract_leaves, of_its_own
 from .leaves import category, is_key, leaf_paths, shape_of, skeleton
 from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
@@ -158,13 +158,13 @@ def follow(
 
     given = [leaf for leaf, is_one in zip(own, traced, strict=True) if is_one]
     if not watched:
-        jaxpr = jax.make_jaxpr(lambda given: run(given, None))(given)
+        jaxpr = of_its_own(jax.make_jaxpr(lambda given: run(given, None))(given))
     else:
         # What jax has traced of the user's functions before it would not trace again, and nothing would be
         # seen.
         jax.clear_caches()
         # One more tracer, by which those of this trace are known.
-        jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
+        jaxpr = of_its_own(jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given))
         watch.end()
     at = [index for index, is_one in enumerate(traced) if is_one]
     whole, paths, kinds, tree, rest, returned = made[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
 from .jaxpr.symbolic import Numbers, are_polynomials, has_polynomials
-from .jaxpr.trace import leaf_names
+from .jaxpr.trace import leaf_names, of_its_own
 from .jaxpr.versions import named_axes, primitive_name
 from .jaxpr.walk import equations
 from .marks import is_no_mark
@@ -99,7 +99,7 @@ class Program:
             return list(wrap(body))
 
         environment = list((axes or {}).items()) or None
-        jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
+        jaxpr = of_its_own(jax.make_jaxpr(run, axis_env=environment)(list(leaves)))
         recorder.marked.clear()
         return Program(
             jaxpr,

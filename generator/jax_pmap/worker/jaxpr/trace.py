@@ -114,8 +114,23 @@ class Traced:
             ]
 
         environment = list((axes or {}).items()) or None
-        jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
+        jaxpr = of_its_own(jax.make_jaxpr(run, axis_env=environment)(list(leaves)))
         return Traced(jaxpr, *made[-1])
+
+
+def of_its_own(jaxpr: Any) -> Any:
+    """A trace, unless it holds a value of an earlier one, which no run of it could have.
+
+    Raises:
+        UnexpectedTracerError: it does, as jax says it where such a function is run a second time.
+    """
+    kept = next((each for each in jaxpr.consts if isinstance(each, jax.core.Tracer)), None)
+    if kept is not None:
+        raise jax.errors.UnexpectedTracerError(
+            f"it keeps an array of jax ({kept.aval.str_short()}) that it made while it was traced before, in "
+            "a `functools.cache` or a variable outside, say, and uses it again. Make it with NumPy there"
+        )
+    return jaxpr
 
 
 def leaf_names(packed: Packed) -> list[str]:
