@@ -197,15 +197,10 @@ def caught(x):
     except TypeError:
         rate = 1.0
     return rate * jnp.mean(x)
-
-
-def rounded(x):
-    few = jnp.float16 if len(x) < 100 else jnp.bfloat16
-    return jnp.mean(x.astype(few).astype(jnp.float32))
 """
 
 
-COUPLED = ("rolled", "weighted", "rounded", "returned", "caught")
+COUPLED = ("rolled", "weighted", "returned", "caught")
 
 
 @pytest.mark.parametrize("name", COUPLED)
@@ -395,3 +390,70 @@ def test_limits_that_written_code_has_of_its_own_are_met(
     found = shared.run("verify", f"limits.py::{name}", "--against", "limits.py::mean", "--arg", "x=f32[48]")
     assert found.exit_code == code, found.stderr
     assert says in found.words
+
+
+BRANCHES = """\
+import jax.numpy as jnp
+
+
+def named(x):
+    if (rows := len(x)) > 64:
+        return jnp.sum(x) / rows * 2
+    return jnp.sum(x) / rows
+
+
+def chosen(x):
+    times = 2 if (rows := len(x)) > 64 else 1
+    return jnp.sum(x) / rows * times
+
+
+def rounded(x):
+    few = jnp.float16 if len(x) < 65 else jnp.bfloat16
+    return jnp.mean(x.astype(few).astype(jnp.float32))
+
+
+def guarded(x):
+    match x.shape:
+        case (rows, _) if rows > 64:
+            return jnp.mean(x) * 2
+    return jnp.mean(x)
+
+
+def entered(x):
+    for _ in range(len(x) // 65):
+        return jnp.mean(x) * 2
+    return jnp.mean(x)
+"""
+
+
+@pytest.mark.parametrize("name", ["named", "chosen", "rounded"])
+def test_a_size_that_a_test_asks_for_is_that_of_the_whole_batch(shared: Project, name: str) -> None:
+    """A share of 72 rows has less than 64, and what the test decides is that of 72."""
+    shared.write("branches.py", BRANCHES)
+    words = (f"branches.py::{name}", "--arg", "x=f32[24]", "--no-run", "-o", f"{name}_pmap.py")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    call = f"""\
+import branches, numpy as np, {name}_pmap
+
+for rows in (24, 72, 512):
+    x = np.random.default_rng(rows).normal(1.0, 1.0, rows).astype("float32")
+    try:
+        found = {name}_pmap.{name}(x)
+    except NotImplementedError:
+        assert rows > 64 and "{name}" != "chosen", rows
+    else:
+        assert np.allclose(found, branches.{name}(x), rtol=1e-4), rows
+"""
+    ran = subprocess.run([sys.executable, "-c", call], env=simulated(4), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("name", ["guarded", "entered"])
+def test_a_branch_that_only_larger_shares_take_tells_of_batches_of_as_many_rows(
+    shared: Project, name: str
+) -> None:
+    """The code raises where a share is as large as a batch that goes another way, and not before."""
+    shared.write("branches.py", BRANCHES)
+    found = shared.refused("JP061", "gen", f"branches.py::{name}", "--arg", "x=f32[24,2]", exit_code=1)
+    assert "a batch of 168 is worked on in another way" in found.words

@@ -64,8 +64,8 @@ def p_mixed(x, kind):
         raise NotImplementedError(
             "`except TypeError` was not reached by the inputs this code was proved with"
         )
-    if (largest := jnp.max(z)) is not None:
-        z = z / jax.lax.pmax(largest, axis_name=AXIS)
+    if (largest := jax.lax.pmax(jnp.max(z), axis_name=AXIS)) is not None:
+        z = z / largest
     else:
         raise NotImplementedError(
             "the way past `if (largest := jnp.max(z)) is not None` was not reached by the inputs this code was proved with"

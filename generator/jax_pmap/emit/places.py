@@ -49,7 +49,7 @@ TAPPED = (
     cst.DictComp,
 )
 #: Nodes that are no expressions, or whose parts are not looked at.
-UNWALKED = (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor)
+UNWALKED = (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.CompFor)
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 #: Functions that are given, first or by this name, one that says which parts of a value are meant.
 SELECTING = {"equinox.tree_at": "where"}
@@ -500,7 +500,7 @@ class Body:
             elif isinstance(node.func, cst.Lambda | cst.IfExp | cst.BooleanOperation):
                 yield node.func, False, None
             yield from ((argument.value, False, None) for argument in node.args)
-        elif isinstance(node, cst.Attribute):
+        elif isinstance(node, cst.Attribute | cst.NamedExpr):
             yield node.value, False, None
         elif isinstance(node, cst.GeneratorExp | cst.ListComp | cst.SetComp | cst.DictComp):
             condition: str | None = None

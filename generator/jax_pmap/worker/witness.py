@@ -109,6 +109,7 @@ def witness(
         mesh=mesh,
         uniform=uniform,
         named=counts,
+        told=not foreign and bool(telling(0)),
     )
     for size in sizes:
         with prove.x64(question.x64):
@@ -149,10 +150,11 @@ def _derived(
     mesh: "OnMesh | None",
     uniform: bool,
     named: Sequence[int],
+    told: bool,
 ) -> tuple[protocol.Derivation, int]:
     """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
 
-    Its batch is 0 where that is not traced.
+    Its batch is 0 where that is not traced. `told` says whether other sizes are asked about besides.
     """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
@@ -186,8 +188,8 @@ def _derived(
             given = abstract_leaves(packed, question.axes, rows)
             found = _compared(program, parallel, packed, given, counts, mesh)
         except _Untraced as problem:
-            if program is not larger[-1][0]:
-                continue  # Whoever calls it with so many is told.
+            if program is not larger[-1][0] or told:
+                continue  # Whoever calls it with so many is told; others that tell are asked about.
             return _ended(f"with a batch of {rows} {problem}"), 0
         found = _of_rows(found, rows, size)
         needed = math.lcm(needed, _multiple(found.conditions, rows))
