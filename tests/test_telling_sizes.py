@@ -355,6 +355,16 @@ def on_known(x):
     return mapped(lambda x: factor * jax.lax.pmean(jnp.mean(x), "i"), x)
 
 
+def in_groups(x):
+    def local(x):
+        devices = range(jax.device_count())
+        groups = [list(devices[first : first + 8]) for first in devices[::8]]
+        return jax.lax.psum(jnp.mean(x), "i", axis_index_groups=groups) / jax.device_count()
+
+    mesh = Mesh(np.array(jax.devices()), ("i",))
+    return jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)(x)
+
+
 def unless_power_of_two(x):
     def local(x):
         rows = len(x)
@@ -379,6 +389,7 @@ def unless_as_many_on_each(x):
         ("unlike_and_right", 0, "proved on 2, 3, 4, 5, 8, 64 devices"),
         ("not_beyond_eight", 0, "derived for all inputs and device counts"),
         ("on_any", 0, "derived for all inputs and device counts"),
+        ("in_groups", 1, "differs on 16 devices"),
         ("unless_power_of_two", 0, "a batch of 1536 is worked on in another way"),
         ("unless_as_many_on_each", 1, "on 8 devices with a batch of 1408"),
     ],

@@ -227,6 +227,7 @@ class _Verification:
         self.beyond: list[str] = []
         #: Other device counts on which it is not derived equal, where it is on the usual ones.
         self.elsewhere: tuple[int, ...] = ()
+        self.beside: tuple[int, ...] = ()
         #: In how many groups of rows each device has its part of the batch.
         self.minibatches = 1
 
@@ -735,6 +736,8 @@ class _Verification:
     ) -> list[Run]:
         """The runs on device counts on which it is not derived, where it is on the usual ones.
 
+        And those on some besides, where it is derived on none, and Python makes another program for each.
+
         A run on fewer devices than a limit in the code says nothing of more. On those on which it raises,
         whoever calls it is told.
 
@@ -742,7 +745,7 @@ class _Verification:
             RefusalError: JP045, where it differs, or cannot be run.
         """
         found: list[Run] = []
-        for count in self.elsewhere:
+        for count in (*self.elsewhere, *self.beside):
             if any(run.devices == count for run in self.every):
                 continue
             self.say(f"running: on {count} devices, where it works in another way")
@@ -755,6 +758,8 @@ class _Verification:
             run.checks, run.equal_draws = answer.checks, answer.equal_draws
             if (failure := run.failure()) is None and run.checks:
                 found.append(run)
+            elif failure is None and count in self.beside:
+                self.beyond.append(f"not on {count} devices: `{self.name}` is too large to be run there")
             elif failure is not None and failure.error is not None:
                 self.beyond.append(
                     f"not on {count} devices: `{self.name}` does not run there ({error_line(failure.error)})"
@@ -868,7 +873,7 @@ class _Verification:
             return None
         own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
         self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
-        self.minibatches, self.elsewhere = answer.minibatches, answer.elsewhere
+        self.minibatches, self.elsewhere, self.beside = answer.minibatches, answer.elsewhere, answer.beside
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Comparison, layout: Layout, loaded: Loaded) -> Iterator[str]:

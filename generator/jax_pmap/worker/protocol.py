@@ -1230,6 +1230,8 @@ class Derivation:
     minibatches: int = 1
     #: Counts of devices on which it is not derived, where it is on the usual ones.
     elsewhere: tuple[int, ...] = ()
+    #: Counts that are run besides, where it is not derived on the usual ones and each has another program.
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1598,8 +1600,8 @@ class ProveParallel(Request[Checks]):
     with_given: bool
     #: Batches for which it was not derived.
     unshown: tuple[int, ...] = ()
-    #: Whether it is one of `Derivation.elsewhere`: the batch then has rows for all devices, the given ones
-    #: over again, and nothing is looked at but whether the two are equal.
+    #: Whether it is one of `Derivation.elsewhere`, or `beside`: the batch then has rows for all devices, the
+    #: given ones over again, and nothing is looked at but whether the two are equal.
     elsewhere: bool = False
     #: What it says of itself that it does with rows that devices do not share evenly, see `Prove.remainder`.
     remainder: str = "error"

@@ -19,6 +19,8 @@ from .forms import Other, others
 from .jaxpr import symbolic
 from .jaxpr.coincidences import Program, alike, coincidences, program_of
 from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
+from .jaxpr.versions import primitive_name
+from .jaxpr.walk import equations
 from .leaves import is_abstract
 from .placements.derive import (
     Derivation,
@@ -48,6 +50,9 @@ COMPANIONS = (ODD, (2, 4))
 UNUSUAL = (3, 5, 64)
 #: Counts that are beyond most limits: what is another program on few devices may be one on these.
 BEYOND = (64, 128)
+#: Counts that a run tells of where nothing is derived, and each count has a program of its own: an even one
+#: that is no power of 2, and more devices than a machine has.
+BESIDE = (6, 16)
 #: Counts that a run tells of where a function is traced on no others besides.
 MOST_UNTOLD = 2
 #: Multiples that shares are tried in, where a rule asks for one.
@@ -132,6 +137,9 @@ def witness(
             # Code that checks its batch would be equal.
             answer = dataclasses.replace(answer, asked=multiple * suits)
             break
+    if foreign and mesh is None and not answer.complete and not answer.elsewhere:
+        with prove.x64(question.x64):
+            answer = dataclasses.replace(answer, beside=_beside(question, parallel, packed))
     if is_abstract(values):
         return dataclasses.replace(answer, run=Affordable(0, (), "the inputs are shapes alone", 0.0))
     return answer
@@ -305,6 +313,35 @@ def _held(
         return True, Derivation(0, (Ending(0, str(problem)),))
     except _Untraced:
         return True, None
+
+
+def _beside(
+    question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed
+) -> tuple[int, ...]:
+    """Counts of devices besides the usual ones that are to be run, where each has a program of its own.
+
+    What holds for a few of them says little of others then: a ring has a step for each device, and a group of
+    8 is all devices up to 8. Shares have as many rows on all of them.
+    """
+    if not question.axes or isinstance(question.axes, arguments.MadeInside):
+        return ()
+
+    def form(count: int) -> "list[Any] | None":
+        leaves = abstract_leaves(packed, question.axes, LCM * count)
+        try:
+            program = _traced_on(parallel, packed, leaves, count)
+        except _Untraced:  # Whoever calls it so is told.
+            return None
+        return [
+            (primitive_name(each), *(repr(each.params.get(name)) for name in ("perm", "axis_index_groups")))
+            for each in equations(program.jaxpr)
+        ]
+
+    usual = [form(count) for count in (4, 8)]
+    if None in usual or usual[0] == usual[1]:
+        return ()
+    others = {count: form(count) for count in BESIDE}
+    return tuple(count for count, found in others.items() if found is not None and len(found) <= FEW)
 
 
 def _both_held(
