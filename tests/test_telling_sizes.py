@@ -430,6 +430,11 @@ def guarded(x):
     return jnp.mean(x)
 
 
+def in_chunks(x):
+    chunks = [x[first : first + 64] for first in range(0, len(x), 64)]
+    return sum(jnp.mean(chunk) for chunk in chunks) / len(chunks)
+
+
 def entered(x):
     for _ in range(len(x) // 65):
         return jnp.mean(x) * 2
@@ -468,3 +473,11 @@ def test_a_branch_that_only_larger_shares_take_tells_of_batches_of_as_many_rows(
     shared.write("branches.py", BRANCHES)
     found = shared.refused("JP061", "gen", f"branches.py::{name}", "--arg", "x=f32[24,2]", exit_code=1)
     assert "a batch of 168 is worked on in another way" in found.words
+
+
+def test_chunks_are_run_on_shares_that_leave_some_of_one_over(shared: Project) -> None:
+    """Of 4096 rows on a device all chunks of 64 are full, and the mean of their means is that of all."""
+    shared.write("branches.py", BRANCHES)
+    words = ("gen", "branches.py::in_chunks", "--arg", "x=f32[24]")
+    found = shared.refused("JP045", *words, exit_code=1)
+    assert "on 8 devices with a batch of 32792" in found.words

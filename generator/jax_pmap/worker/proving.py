@@ -18,7 +18,7 @@ from .explain import with_cause
 from .few import is_equal, runs_on_few
 from .generator import repeat_draws
 from .protocol import WAYS, Check, Checks, Dtypes, Failure, Problem, Skipped
-from .sizes import check_odd, minds_size, program, run_large
+from .sizes import check_odd, minds_size, program, run_many
 from .trials import Emitted, Question, Trials
 from .uneven import check_uneven
 
@@ -213,9 +213,9 @@ class _Emitted:
         if emitted.donated and most:
             yield check_donation(parallel, function, emitted, size)
         if most and not question.derived and minds_size(question):
-            large = run_large(parallel)
             # A branch on the size that was not taken raises by itself.
-            yield [large] if large is not None and large.raised is None else []
+            many = run_many(parallel)
+            yield [many] if many is not None else []
         if most and re.search("pmax|pmin", emitted.code):
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":

@@ -88,11 +88,8 @@ def check_sizes(
     # A capacity may be beyond what any few rows fill.
     if not narrow and lies_on > 1 and not minds and not rows and not question.found.stuck:
         return checks, notes
-    # What chunks of some size leave over shows on shares of a prime number, which not all functions take.
-    for sizes in ((max(rows, PRIME * count),), ()):
-        found = run_large(parallel, sizes)
-        if found is not None and found.raised is None:
-            return [*checks, found], notes
+    if (many := run_many(parallel, rows)) is not None:
+        return [*checks, many], notes
     if narrow:
         notes.append(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
@@ -153,6 +150,18 @@ def check_ragged(parallel: Parallel) -> list[Check]:
         if found.failure is not None:
             break
     return checks
+
+
+def run_many(parallel: Parallel, rows: int = 0) -> Check | None:
+    """One run on a batch of `rows` at least, thousands on each device; None where each such batch raises.
+
+    What chunks of some size leave over shows on shares of a prime number, which not all functions take.
+    """
+    for sizes in ((max(rows, PRIME * parallel.count),), ()):
+        found = run_large(parallel, sizes)
+        if found is not None and found.raised is None:
+            return found
+    return None
 
 
 def run_large(parallel: Parallel, sizes: Sequence[int] = ()) -> Check | None:
