@@ -75,10 +75,18 @@ def untyped(raised: Raised, emitted: str, code: str, target: Target, directory: 
     )
 
 
-def neither(derivation: Derivation, why: str, target: Target, statics: Mapping[str, str]) -> Refusal:
+def neither(
+    derivation: Derivation,
+    why: str,
+    target: Target,
+    statics: Mapping[str, str],
+    *,
+    by_size: bool = False,
+) -> Refusal:
     """What to say where the derivation ended early and, for the reason `why`, nothing is run.
 
     `statics` are values of static arguments, as source, that are others than those of the example inputs.
+    `by_size` says whether it is derived for the given batch, and not for one of another size.
     """
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     terms = ""
@@ -87,7 +95,12 @@ def neither(derivation: Derivation, why: str, target: Target, statics: Mapping[s
     constants = ", ".join(f"{name}={value}" for name, value in statics.items())
     given = f" with `{constants}`, which the example inputs do not have," if constants else ""
     hint = "Give smaller example inputs, as arrays, so that it is tried on them"
-    if why == NO_RUN:
+    if by_size:
+        hint = (
+            "Have an `if` ask for the size of the batch, which is then that of the whole batch, or hand in "
+            "what depends on it; or try --backend jit, where the compiler keeps the global meaning"
+        )
+    elif why == NO_RUN:
         hint = "Leave out --no-run, so that it is tried on inputs"
     return Refusal(
         "JP061",

@@ -184,7 +184,8 @@ class _Proof:
             # not finite in the part of one device.
             raise RefusalError(couples_parts(found, plan, target.facts.span))
         if why and not found.complete:
-            raise RefusalError(neither(found, why, target, comparison.overrides))
+            by_size = bool(told.unshown)
+            raise RefusalError(neither(found, why, target, comparison.overrides, by_size=by_size))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
         notes = (*notes, *map(_only_as, plan.forms))
