@@ -59,15 +59,9 @@ def nt_xent(z, temperature=0.5):
     n = z.shape[0] // 2
     all_z = gather_joined(z, 2, z.shape[0] // 2)
     scores = all_z @ all_z.T / temperature
-    scores = jnp.where(
-        jnp.eye(2 * jax.lax.psum(n, axis_name=AXIS), dtype=bool), -1e9, scores
-    )
-    pairs = jnp.concatenate(
-        [
-            jnp.diag(scores, jax.lax.psum(n, axis_name=AXIS)),
-            jnp.diag(scores, -jax.lax.psum(n, axis_name=AXIS)),
-        ]
-    )
+    total_n = jax.lax.psum(n, axis_name=AXIS)
+    scores = jnp.where(jnp.eye(2 * total_n, dtype=bool), -1e9, scores)
+    pairs = jnp.concatenate([jnp.diag(scores, total_n), jnp.diag(scores, -total_n)])
     return jnp.mean(jax.nn.logsumexp(scores, axis=1) - pairs)
 
 

@@ -40,14 +40,10 @@ def p_step(w, one, other):
     """`step` on one device's share; `one` and `other` leaves are (devices, per_device, ...)."""
 
     def loss(w):
-        views = jnp.concatenate(
-            jax.lax.all_gather(
-                [jnp.tanh(one @ w), jnp.tanh(other @ w)],
-                axis_name=AXIS,
-                axis=0,
-                tiled=True,
-            )
+        all_values = jax.lax.all_gather(
+            [jnp.tanh(one @ w), jnp.tanh(other @ w)], axis_name=AXIS, axis=0, tiled=True
         )
+        views = jnp.concatenate(all_values)
         views = views / jnp.linalg.norm(views, axis=1, keepdims=True)
         count = len(views)
         alike = jnp.where(jnp.eye(count, dtype=bool), -1e9, views @ views.T / 0.5)
