@@ -220,7 +220,7 @@ def changed_later(
     if made_by[1] in _names_read(use for use in uses if use.scope.path in near):
         made_by = ("", "")
     mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
-    leading = _leading_to(name, mentions)
+    order = Order(files, mentions, _leading_to(name, mentions))
     # What a call makes anew, and its nested functions change, is its own affair.
     ran = {(code.co_filename, code.co_name) for code in watch.taken}
 
@@ -230,12 +230,12 @@ def changed_later(
             return False
         if change.made:
             # What it changes ahead of the target is what the target begins with, but for one made before.
-            return _may_follow(change, files[own[0]], mentions, leading, itself=False)
+            return order.may_follow(change, itself=False)
         new = change.scope.copied if change.outer else change.scope.fresh
         if change.root in new and not change.attributes:
-            return _may_follow(change, files[own[0]], mentions, leading)
+            return order.may_follow(change)
         if change.is_cell or own in (around, made_by) or (not change.is_free and own[1] in done):
-            return _may_follow(change, files[own[0]], mentions, leading)
+            return order.may_follow(change)
         return True
 
     changes = [use for use in uses if use.changes and is_later(use)]
@@ -252,7 +252,7 @@ def changed_later(
     kept = [*constants, *(value for own in spaces.enclosed.values() for value in own.values())]
     objects = [value for value in globals_ if is_users_object(value)]
     objects += [value for value in kept if not isinstance(value, FIXED)]
-    given = list(_handed_on(files))
+    given = HandedOn(_handed_on(files), spaces)
     written = {place: use for use in changes for place in _places(use, spaces, objects)}
     written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, objects)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
@@ -277,28 +277,51 @@ def _leading_to(name: str, mentions: Collection[Mention]) -> set[str]:
     return found
 
 
-def _may_follow(
-    change: Use, tree: ast.Module, mentions: Iterable[Mention], names: Collection[str], *, itself: bool = True
-) -> bool:
-    """Whether a change comes behind one of some names in its function, or is in a loop with one.
+class Order:
+    """Where functions come to the target, for what they change behind that."""
 
-    One on the line of the change counts where it is not the change `itself` that is named there.
-    """
-    own = (change.scope.path, change.scope.function)
-    defined = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS[:2]) and node.name == own[1]]
-    # Decorators, as `hydra.main` of a `main`, stand ahead of all that the function does.
-    begins = min((node.lineno for node in defined), default=0)
-    lines = [each.line for each in mentions if (each.path, each.by) == own and each.name in names]
-    lines = [line for line in lines if line >= begins]
-    loops = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(tree)
-        if isinstance(node, LOOPS)
-    ]
-    return any(
-        line < change.line + itself or any(line in loop and change.line in loop for loop in loops)
-        for line in lines
-    )
+    def __init__(
+        self, files: Mapping[str, ast.Module], mentions: Iterable[Mention], names: Collection[str]
+    ) -> None:
+        """For the target and what leads to it, of these `names`."""
+        self._files = files
+        #: The lines on which a function or variable of a file mentions one of the names.
+        self._lines: dict[tuple[str, str], list[int]] = {}
+        for each in mentions:
+            if each.name in names:
+                self._lines.setdefault((each.path, each.by), []).append(each.line)
+        #: By file, the lines on which its functions begin, and those of its loops.
+        self._laid_out: dict[str, tuple[dict[str, int], list[range]]] = {}
+
+    def may_follow(self, change: Use, *, itself: bool = True) -> bool:
+        """Whether a change comes behind one of the names in its function, or is in a loop with one.
+
+        One on the line of the change counts where it is not the change `itself` that is named there.
+        """
+        path, function = change.scope.path, change.scope.function
+        lines = self._lines.get((path, function))
+        if not lines:
+            return False
+        begins, loops = self._layout(path)
+        around = [loop for loop in loops if change.line in loop]
+        # Decorators, as `hydra.main` of a `main`, stand ahead of all that the function does.
+        first = begins.get(function, 0)
+        return any(
+            line < change.line + itself or any(line in loop for loop in around)
+            for line in lines
+            if line >= first
+        )
+
+    def _layout(self, path: str) -> tuple[dict[str, int], list[range]]:
+        if path not in self._laid_out:
+            begins, loops = dict[str, int](), []
+            for node in ast.walk(self._files[path]):
+                if isinstance(node, FUNCTIONS[:2]):
+                    begins[node.name] = min(node.lineno, begins.get(node.name, node.lineno))
+                elif isinstance(node, LOOPS):
+                    loops.append(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            self._laid_out[path] = begins, loops
+        return self._laid_out[path]
 
 
 def _defined(space: dict[str, Any], name: str) -> tuple[str, str]:
@@ -463,24 +486,35 @@ def _owners(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Any]:
     return values[-1:] if len(values) == 1 + len(owner.attributes) else []
 
 
-def _kept_elsewhere(
-    change: Use, given: Iterable[Given], spaces: Spaces, objects: Sequence[Any]
-) -> Iterator[Place]:
+class HandedOn:
+    """What is given to functions and classes, by the name that it has there and by what it is."""
+
+    def __init__(self, given: Iterable[Given], spaces: Spaces) -> None:
+        self._by_name: dict[tuple[str, str, str], list[Given]] = {}
+        self._by_value: dict[int, list[Given]] = {}
+        for each in given:
+            self._by_name.setdefault((each.path, each.function, each.variable), []).append(each)
+            value = spaces.modules[each.path].get(each.variable)
+            if value is not None:
+                self._by_value.setdefault(id(value), []).append(each)
+
+    def of(self, change: Use, spaces: Spaces) -> Iterable[Given]:
+        """Where the value in which something changes is given to another function or class."""
+        if not change.is_global or change.is_free:
+            name = change.root.rpartition(LOCALS)[2]
+            return self._by_name.get((change.scope.path, change.scope.function, name), ())
+        # A global may have another name where it is given.
+        values = _values(change, spaces)[-1:] if change.inside else []
+        return [each for value in values for each in self._by_value.get(id(value), ())]
+
+
+def _kept_elsewhere(change: Use, given: HandedOn, spaces: Spaces, objects: Sequence[Any]) -> Iterator[Place]:
     """Where functions and objects keep what changes by a name that their makers were given."""
-    local = (change.scope.path, change.scope.function, change.root.rpartition(LOCALS)[2])
-    # A global may have another name where it is given.
-    values = _values(change, spaces)[-1:] if change.inside else []
-    for each in given:
-        if (
-            any(spaces.modules[each.path].get(each.variable) is value for value in values)
-            if change.is_global and not change.is_free
-            else (each.path, each.function, each.variable) == local
-        ):
-            yield from (
-                (id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.modules.values()
-            )
-            made = [value for value in objects if type(value).__name__ == each.maker]
-            yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
+    for each in given.of(change, spaces):
+        name = f"{each.maker}{LOCALS}{each.parameter}"
+        yield from ((id(space), name) for space in spaces.modules.values())
+        made = [value for value in objects if type(value).__name__ == each.maker]
+        yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
 
 def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
