@@ -864,6 +864,8 @@ def test_an_import_that_would_come_back_to_the_file_stands_in_the_copy(shared: P
 
 
 FACTORIES = """
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -885,13 +887,20 @@ class Trainer:
         return lambda w: masked(x, y, mask)(w)
 
 
+class Line(NamedTuple):
+    w: Any
+
+    def loss(self, x, y, mask):
+        return jnp.sum((x @ self.w - y) ** 2 * mask) / jnp.sum(mask)
+
+
 trainer = Trainer()
 """
 MADE = """
 import jax
 import jax.numpy as jnp
 
-from factories import made_by_another, masked, trainer
+from factories import Line, made_by_another, masked, trainer
 
 
 def differentiated(w, x, y, mask):
@@ -929,12 +938,24 @@ def called(w, x, y, mask):
 
 def mapped(w, x, y, mask):
     return jax.vmap(masked(x, y, mask))(jnp.stack([w, w + 1]))[0]
+
+
+def of_an_object(w, x, y, mask):
+    return jax.value_and_grad(lambda w: Line(w).loss(x, y, mask))(w)
+
+
+def of_an_object_in_parentheses(w, x, y, mask):
+    line = Line(w)
+    return (line.loss)(x, y, mask)
 """
 
 
 @pytest.mark.parametrize(
     "function",
-    ["differentiated", "over_lines", "through_another", "compiled", "of_a_method", "called", "mapped"],
+    [
+        *("differentiated", "over_lines", "through_another", "compiled", "of_a_method", "called", "mapped"),
+        *("of_an_object", "of_an_object_in_parentheses"),
+    ],
 )
 def test_a_function_that_another_makes_where_it_is_called_is_looked_into(
     shared: Project, function: str

@@ -783,6 +783,24 @@ DROPS = """
 
     def total_in_bytes(k):
         return p_total_in_bytes(split(k))
+
+
+    def pooled(x, m):
+        return jax.nn.softmax(jnp.where(m, x, -1e9)) @ x
+
+
+    def pooled_with(left_out):
+        @on_devices
+        def p_pooled(x, m):
+            scores = jnp.where(m, x, left_out)
+            weights = jnp.exp(scores - jax.lax.pmax(jnp.max(scores), "d"))
+            return jax.lax.psum(weights @ x, "d") / jax.lax.psum(jnp.sum(weights), "d")
+
+        return lambda x, m: p_pooled(split(x), split(m))
+
+
+    with_few = pooled_with(-1e2)
+    with_none = pooled_with(-jnp.inf)
 """
 
 
@@ -801,6 +819,8 @@ DROPS = """
         ("total_in_bytes", "total_of_bytes", "k=i32[24]<4", "each row repeated to make thousands"),
         ("of_the_last", "place", "x=f32[24]", "each row twice, the second time in the reverse order"),
         ("of_some", "largest", "x=f32[24] k=i32[24]<4", "on the given inputs, altered"),
+        ("with_few", "pooled", "x=f32[24] m=bool[24]", "on the given inputs, altered"),
+        ("with_none", "pooled", "x=f32[24] m=bool[24]", "on the given inputs, altered"),
     ],
 )
 def test_what_only_other_numbers_show(

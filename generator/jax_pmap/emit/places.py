@@ -260,7 +260,7 @@ class Body:
 
     def called(self, node: cst.CSTNode) -> str:
         """The qualified name of what `node` calls, ``""`` where that is not known."""
-        return self.text.called.get(self.code(node.func), "") if isinstance(node, cst.Call) else ""
+        return self.text.called.get(self.bare(node.func), "") if isinstance(node, cst.Call) else ""
 
     def _given_to_select(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """What a call is given to say which parts of a value are meant."""
@@ -272,6 +272,11 @@ class Body:
     def code(self, node: cst.CSTNode) -> str:
         """Source of `node` as written."""
         return self.module.code_for_node(node).strip()
+
+    def bare(self, node: cst.CSTNode) -> str:
+        """The same without parentheses around it: ``model.loss`` of ``(model.loss)(x)``."""
+        within = isinstance(node, cst.BaseExpression) and node.lpar
+        return self.code(node.with_changes(lpar=(), rpar=()) if within else node)
 
     def is_tight(self, node: cst.BaseExpression) -> bool:
         """Whether a word stands right before `node`, which only its first character parts: ``not(a)``."""

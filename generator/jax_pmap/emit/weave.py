@@ -194,7 +194,7 @@ class Editor(cst.CSTTransformer):
         if self.aliases:
             updated = other_name(original, updated, self.aliases)
         if isinstance(original, cst.Attribute | cst.Subscript) and self.renames:
-            name = self.renames.get(self.body.code(original))
+            name = self.renames.get(self.body.bare(original))
             if name is not None:
                 return cst.parse_expression(name)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call) and self.renames:
@@ -240,7 +240,7 @@ class Editor(cst.CSTTransformer):
             return updated
         if not isinstance(made.func, cst.Attribute) or made.func.attr.value != "partial":
             return updated
-        if self.body.code(original.func) not in self.renames:
+        if self.body.bare(original.func) not in self.renames:
             return updated
         function, *bound = made.args
         return updated.with_changes(func=function.value, args=[*bound, *updated.args])
@@ -294,7 +294,7 @@ class Editor(cst.CSTTransformer):
 
     def asking(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What is called, noted where that is asked: a method with the object that it is looked up on."""
-        number = self.asked.get(in_one_line(self.body.code(original))) if self.asked else None
+        number = self.asked.get(in_one_line(self.body.bare(original))) if self.asked else None
         if number is None:
             return updated
         if not isinstance(updated, cst.Attribute):
@@ -307,7 +307,7 @@ class Editor(cst.CSTTransformer):
 
     def object_called(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """``model_call(model, x)`` of ``model(x)``, where a copy stands for what the object runs."""
-        copy = self.renames.get(f"{self.body.code(original.func)}()")
+        copy = self.renames.get(f"{self.body.bare(original.func)}()")
         if copy is None:
             return updated
         made = cst.parse_expression(copy)
@@ -316,7 +316,7 @@ class Editor(cst.CSTTransformer):
 
     def unbound(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """The copy of a method for ``module.apply(…, method=module.loss)``, which binds it itself."""
-        if not isinstance(updated, cst.Call) or self.body.code(original) not in self.renames:
+        if not isinstance(updated, cst.Call) or self.body.bare(original) not in self.renames:
             return updated
         return updated.args[0].value if len(updated.args) == 2 else updated
 

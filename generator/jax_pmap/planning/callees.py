@@ -306,9 +306,10 @@ def is_plain(text: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_made(text: str) -> bool:
-    """Whether source calls something plain, to make what is called: ``make_loss(batch)`` of it."""
+    """Whether source calls something plain, to make what is called: ``make_loss(batch)``, ``Loss(w).of``."""
     node: ast.AST = ast.parse(f"({text})", mode="eval").body
-    return isinstance(node, ast.Call) and is_plain(ast.unparse(node.func))
+    made = node.value if isinstance(node, ast.Attribute) else node
+    return isinstance(made, ast.Call) and is_plain(ast.unparse(made.func))
 
 
 def inner_scope(body: Body, found: protocol.Callee) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -17,10 +18,9 @@ from jax_pmap.planning.events import Event, State, identity
 from jax_pmap.reading.runs import behind, transformed_inside
 
 
+@functools.lru_cache(maxsize=1024)
 def called_by(call: str) -> str:
     """Source of what a call calls: ``hk.transform(loss).apply``; of what is made to be called, its maker."""
-    if call.partition("(")[0].isidentifier():
-        return call.partition("(")[0]
     function = ast.parse(f"({call})", mode="eval").body
     func = function.func if isinstance(function, ast.Call) else None
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
@@ -185,7 +185,7 @@ class Opening:
         made = self.table.body_of[call.statement].call_at(call.span)
         if made is None or not isinstance(made.func, cst.Call):
             return False
-        return self._open(state, call, self.table.body_of[call.statement].code(made.func), call.span)
+        return self._open(state, call, self.table.body_of[call.statement].bare(made.func), call.span)
 
     def _open_given(self, state: State, call: Expression) -> bool:
         """Open the functions that a call hands on: a solver's operator, the objective of an optimiser."""

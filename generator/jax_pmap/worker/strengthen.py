@@ -235,9 +235,11 @@ def inverted(leaf: Any, axis: int | None) -> Any:
 
 
 def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
-    """The same values with all masks True throughout, in all places but the first, and in the first alone.
+    """The same values with masks True throughout, nowhere, in all places but the first, and in that alone.
 
     ``mean(mask) > 0.99`` is ``all(mask)`` wherever a mask lacks several rows. Zeros and ones are masks too.
+    What stands for the numbers of rows that a mask leaves out, as ``where(mask, score, -100)`` has it, tells
+    beside one row alone, whose number is very large, of either sign.
     """
 
     def filled(rest: int, first: int) -> Change:
@@ -251,9 +253,18 @@ def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]
         return change
 
     places = [leaf for name, by_leaf in axes.items() for leaf in in_batch(values[name], by_leaf)]
-    ways = ((1, 1), (1, 0), (0, 1)) if any(map(is_mask, places)) else ()
-    kinds = ("masks", "rows", "labels")
-    return [changed(values, axes, settled, dict.fromkeys(kinds, filled(*way))) for way in ways]
+    if not any(map(is_mask, places)):
+        return []
+
+    def masked(rest: int, first: int) -> Values:
+        return changed(values, axes, settled, dict.fromkeys(("masks", "rows", "labels"), filled(rest, first)))
+
+    def grown(by: float) -> Change:
+        return lambda leaf, axis: leaf if is_mask(leaf) else leaf * by
+
+    one = masked(0, 1)
+    far = [changed(one, axes, settled, {"rows": grown(by)}) for by in (SCALES[-1], -SCALES[-1])]
+    return [masked(1, 1), masked(0, 0), masked(1, 0), one, *far]
 
 
 def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:
