@@ -275,7 +275,7 @@ class Body:
 
     def bare(self, node: cst.CSTNode) -> str:
         """The same without parentheses around it: ``model.loss`` of ``(model.loss)(x)``."""
-        within = isinstance(node, cst.BaseExpression) and node.lpar
+        within = isinstance(node, cst.Name | cst.Attribute | cst.Subscript | cst.Call) and node.lpar
         return self.code(node.with_changes(lpar=(), rpar=()) if within else node)
 
     def is_tight(self, node: cst.BaseExpression) -> bool:

@@ -235,7 +235,7 @@ def inverted(leaf: Any, axis: int | None) -> Any:
 
 
 def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
-    """The same values with masks True throughout, nowhere, in all places but the first, and in that alone.
+    """The same values with all masks True throughout, in all places but the first, and in the first alone.
 
     ``mean(mask) > 0.99`` is ``all(mask)`` wherever a mask lacks several rows. Zeros and ones are masks too.
     What stands for the numbers of rows that a mask leaves out, as ``where(mask, score, -100)`` has it, tells
@@ -264,7 +264,7 @@ def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]
 
     one = masked(0, 1)
     far = [changed(one, axes, settled, {"rows": grown(by)}) for by in (SCALES[-1], -SCALES[-1])]
-    return [masked(1, 1), masked(0, 0), masked(1, 0), one, *far]
+    return [masked(1, 1), masked(1, 0), one, *far]
 
 
 def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:
