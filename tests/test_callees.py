@@ -1,9 +1,11 @@
 """Functions that calls lead to: decorated ones, methods of values, functions that values hold."""
 
 import json
+import subprocess
+import sys
 
 import pytest
-from project import Project
+from project import Project, simulated
 
 MODELS = """
 import pprint
@@ -257,6 +259,55 @@ def test_the_target_itself_may_be_entered_in_a_table(shared: Project) -> None:
     made = shared.run(*words, "--in-place", "--diff")
     assert made.exit_code == 0, made.stderr
     assert " @listed\n def masked(p, x, w):" in made.stdout.replace("+@", " @").replace("+def", " def")
+
+
+REBINDING = """
+import jax.numpy as jnp
+
+
+def by_a_definition(f):
+    first = f
+
+    def f(*args):
+        return 2 * first(*args)
+
+    return f
+
+
+def by_a_function_inside(f):
+    def change():
+        nonlocal f
+        first = f
+        f = lambda *args: 2 * first(*args)
+
+    change()
+    return f
+
+
+{decorator}
+def loss(w, x):
+    return jnp.mean((x @ w) ** 2)
+"""
+
+
+@pytest.mark.parametrize("how", ["by_a_definition", "by_a_function_inside"])
+def test_a_decorator_that_gives_the_name_to_another_function_is_not_left_out(
+    shared: Project, how: str
+) -> None:
+    name = f"rebinding_{how}"
+    shared.write(f"{name}.py", REBINDING.format(decorator=f"@{how}"))
+    arguments = ("--arg", "w=f32[4]", "--arg", "x=f32[24,4]")
+    shared.refused("JP042", "gen", f"{name}.py::loss", *arguments, "--in-place", exit_code=1)
+    made = shared.run("gen", f"{name}.py::loss", *arguments, "-o", f"{name}_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    call = f"""\
+import numpy as np, {name}, {name}_pmap
+
+w, x = np.ones(4, "float32"), np.ones((24, 4), "float32")
+assert {name}_pmap.loss(w, x) == {name}.loss(w, x) == 32.0
+"""
+    ran = subprocess.run([sys.executable, "-c", call], env=simulated(4), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 BALL = """

@@ -9,7 +9,7 @@ from pathlib import Path
 from jax_pmap.sources import module_in
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import names_in, own_nodes
+from jax_pmap.syntax.scopes import bound_names, names_in, own_nodes
 
 #: What waits for a result, and gives it back.
 WAITS = "jax.block_until_ready"
@@ -39,13 +39,13 @@ def _gives_back(decorator: ast.FunctionDef) -> bool:
     given, last = decorator.args, decorator.body[-1]
     if len(given.args) != 1 or given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg:
         return False
-    name, nodes = given.args[0].arg, list(own_nodes(decorator.body))
-    stored = any(
-        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load)
-        for each in nodes
+    name = given.args[0].arg
+    # A function in it may take the name, or give it another value later.
+    bound = name in bound_names(decorator.body) or any(
+        isinstance(each, ast.Nonlocal) and name in each.names for each in ast.walk(decorator)
     )
-    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in nodes)
-    return isinstance(last, ast.Return) and _returns(decorator, name) and not stored and not yields
+    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in own_nodes(decorator.body))
+    return isinstance(last, ast.Return) and _returns(decorator, name) and not bound and not yields
 
 
 def _definition(parsed: ParsedSource, name: str) -> tuple[Resolver, ast.FunctionDef | None]:
