@@ -161,22 +161,22 @@ class _Naming(cst.CSTTransformer):
         What it gives a name by itself is known by that: ``mean = pmean(x.mean(0))``, or in two statements
         `before` and `line`, ``mean = x.mean(0)`` and ``mean = pmean(mean)``.
         """
-        tree = ast.parse(cst.Module([]).code_for_node(line))
-        stored = [
-            node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-        ]
-        bound = bound_names(tree.body) | {root_name(node) for node in stored}
-        self.assignments = {
-            key: name for key, name in self.assignments.items() if not bound & {name, *_names(key)}
-        }
+        if self.assignments:
+            tree = ast.parse(cst.Module([]).code_for_node(line))
+            nodes = (each for each in ast.walk(tree) if isinstance(each, ast.Attribute | ast.Subscript))
+            stored = {root_name(each) for each in nodes if not isinstance(each.ctx, ast.Load)}
+            bound = bound_names(tree.body) | stored
+            self.assignments = {
+                key: name for key, name in self.assignments.items() if not bound & {name, *_names(key)}
+            }
         only, ahead = _assignment(line), _assignment(before)
         if only is None or not self.operation(only.value):
             return
         value, name = cst.ensure_type(only.value, cst.Call), _target(only)
         if ahead is not None and _target(ahead) == name == _code(value.args[0].value):
             value = value.with_changes(args=[value.args[0].with_changes(value=ahead.value), *value.args[1:]])
-        if name not in _names(_key(value)):
-            self.assignments.setdefault(_key(value), name)
+        if name not in _names(key := _key(value)):
+            self.assignments.setdefault(key, name)
 
     def explained(
         self, before: cst.BaseStatement, line: cst.SimpleStatementLine, rest: Sequence[cst.BaseStatement]

@@ -81,7 +81,7 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
-from .written import check_is_written, compiles
+from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
 
 
@@ -133,9 +133,7 @@ def parameters_of(request: protocol.FindParameters) -> tuple[protocol.Parameter,
 def is_definition(request: protocol.IsDefinition) -> bool:
     """Whether the user's module has by a name what its ``def`` makes, as where that is entered in a table."""
     module = request.object.module
-    value: Any = vars(imported(module)).get(request.object.name)
-    while compiles(value) and hasattr(value, "__wrapped__"):
-        value = value.__wrapped__
+    value = uncompiled(vars(imported(module)).get(request.object.name))
     return not load.taken(module) and is_made_by(value, request.definition, request.written)
 
 

@@ -490,6 +490,7 @@ class HandedOn:
     """What is given to functions and classes, by the name that it has there and by what it is."""
 
     def __init__(self, given: Iterable[Given], spaces: Spaces) -> None:
+        self._spaces = spaces
         self._by_name: dict[tuple[str, str, str], list[Given]] = {}
         self._by_value: dict[int, list[Given]] = {}
         for each in given:
@@ -498,19 +499,19 @@ class HandedOn:
             if value is not None:
                 self._by_value.setdefault(id(value), []).append(each)
 
-    def of(self, change: Use, spaces: Spaces) -> Iterable[Given]:
+    def of(self, change: Use) -> Iterable[Given]:
         """Where the value in which something changes is given to another function or class."""
         if not change.is_global or change.is_free:
             name = change.root.rpartition(LOCALS)[2]
             return self._by_name.get((change.scope.path, change.scope.function, name), ())
         # A global may have another name where it is given.
-        values = _values(change, spaces)[-1:] if change.inside else []
+        values = _values(change, self._spaces)[-1:] if change.inside else []
         return [each for value in values for each in self._by_value.get(id(value), ())]
 
 
 def _kept_elsewhere(change: Use, given: HandedOn, spaces: Spaces, objects: Sequence[Any]) -> Iterator[Place]:
     """Where functions and objects keep what changes by a name that their makers were given."""
-    for each in given.of(change, spaces):
+    for each in given.of(change):
         name = f"{each.maker}{LOCALS}{each.parameter}"
         yield from ((id(space), name) for space in spaces.modules.values())
         made = [value for value in objects if type(value).__name__ == each.maker]

@@ -61,10 +61,16 @@ def compiles(value: Any) -> bool:
     return kind.__module__.partition(".")[0] in COMPILING and "jit" in kind.__name__.lower()
 
 
-def described(value: Any) -> str:
-    """A function by its name and place, another object by its type."""
+def uncompiled(value: Any) -> Any:
+    """What an object compiles, where it does nothing else; any other object itself."""
     while compiles(value) and hasattr(value, "__wrapped__"):
         value = value.__wrapped__
+    return value
+
+
+def described(value: Any) -> str:
+    """A function by its name and place, another object by its type."""
+    value = uncompiled(value)
     if not isinstance(value, types.FunctionType):
         return f"a `{type(value).__name__}`"
     # `functools.wraps` gives a function the name of another; from Python 3.11 on its code has its own.
