@@ -76,6 +76,8 @@ class Other:
     of_rows: bool = False
     #: Whether the given form decides something in any case: no other one is tried.
     settles: bool = False
+    #: Leaves of the batch that are integers of other bits, where nothing else is another.
+    bits: frozenset[int] = frozenset()
     #: Its batch axes, where they are not the given ones.
     axes: "LeafAxes | None" = None
 
@@ -255,7 +257,10 @@ class _Forms:
         }
         ways = [tuple(other), *((index,) for index in other if 1 < len(other) <= MOST_APART)]
         if other:
-            yield tuple(self._with_dtypes({index: other[index] for index in way}) for way in ways)
+            yield tuple(
+                replace(self._with_dtypes({index: other[index] for index in way}), bits=frozenset(way))
+                for way in ways
+            )
 
     def precisions(self) -> Iterator[tuple[Other, ...]]:
         """Floats of few bits in the batch, and in what is whole, as in ``AXES[x.dtype.name]``."""

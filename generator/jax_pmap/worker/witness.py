@@ -22,6 +22,7 @@ from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names
 from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
 from .leaves import is_abstract
+from .narrowed import only_wraps_elsewhere
 from .placements.derive import (
     Derivation,
     counted,
@@ -393,7 +394,7 @@ def _other_forms(
             if way.settles:
                 yield way, Derivation(0, (Ending(0, f"with {way.said} it may be another function"),))
                 break
-            found = _of_form(question, parallel, given, way, size, chosen[:2], mesh)
+            found = _of_form(question, parallel, reference, given, way, size, chosen[:2], mesh)
             if found is None and way.decides:
                 found = Derivation(0, (Ending(0, "the original is not traced"),)), size
             if found is None:
@@ -410,6 +411,7 @@ def _other_forms(
 def _of_form(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
+    reference: Traced,
     given: Program,
     way: Other,
     size: int,
@@ -418,7 +420,7 @@ def _of_form(
 ) -> "tuple[Derivation, int] | None":
     """What deriving shows for inputs of another form, and for how many rows; None where these are not taken.
 
-    `given` is the reference's program for the given form, of a batch of `size`.
+    `given` is the program of the `reference` for the given form, of a batch of `size`.
     Shares of few rows may not suit another width: where they do not, they have as many as surely do.
     """
     axes = way.packed.axes(way.axes or question.axes)
@@ -428,6 +430,8 @@ def _of_form(
         if traced is None:
             return None
         if rows == size and _same_but_for_sizes(given, program_of(traced.jaxpr, size)):
+            return Derivation(0, ()), rows
+        if rows == size and way.bits and only_wraps_elsewhere(reference.jaxpr, traced.jaxpr, way.bits):
             return Derivation(0, ()), rows
         try:
             return _compared(traced, parallel, way.packed, leaves, chosen, mesh), rows
