@@ -536,6 +536,13 @@ def normalised(axis: Any, w: Any, x: Any) -> Any:
     return mean(axis, jnp.mean(jnp.tanh((values - middle)[:, None] / jnp.sqrt(spread + 1) * x), axis=0))
 
 
+def of_no_columns(axis: Any, w: Any, x: Any) -> Any:
+    """What is looked up in columns of which there are none, as behind the first token of one."""
+    behind = x[:, 3:]
+    found = jnp.take_along_axis(jnp.exp(behind)[..., None] * w, jnp.argsort(behind, 1)[..., None], 2)
+    return mean(axis, found.reshape(len(x), -1).sum(1).mean() + jnp.mean(x @ w))
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -593,6 +600,7 @@ EQUAL = [
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
     (prefixes, (W, V), (R, S), R),
+    (of_no_columns, (W, X), (R, S), R),
     (loops_backwards(smoothly), (W, X), (R, S), R),
     (loops_backwards(normalised), (W, X), (R, S), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),

@@ -364,9 +364,20 @@ class Interpreter:
         found, few = self._number(numbers), few_whole(numbers)
         return found if few is None else replace(found, numbers=few)
 
-    def empty(self, variable: Any) -> Value:
-        """The value of an array without elements."""
-        return self.replicated(self.terms.constant(np.zeros(variable.aval.shape, variable.aval.dtype)))
+    def empty(self, variables: Sequence[Any]) -> Value | None:
+        """The value of an array of numbers without elements, by its shape in each trace; None of others."""
+        shapes = [getattr(each.aval, "shape", ()) for each in variables]
+        dtype = getattr(variables[0].aval, "dtype", None)
+        if any(0 not in shape for shape in shapes) or not isinstance(dtype, np.dtype):
+            return None
+        ways: list[tuple[Placement, ...]] = [self.whole]
+        for at in range(len(self.whole)):
+            for axis in range(len(shapes[0])):
+                ways.append((*self.whole[:at], Sharded(axis), *self.whole[at + 1 :]))
+        for places in ways:
+            if (shape := self.whole_shape(shapes, places)) is not None:
+                return Value(self.terms.constant(np.zeros(shape, dtype)), places)
+        return None
 
     def _number(self, numbers: Sequence[Any]) -> Value:
         first = numbers[0]
@@ -716,8 +727,9 @@ class Interpreter:
             if which is not None and all(isinstance(p, (Replicated, Sharded)) for p in operands[0].places):
                 return [operands[1 + int(which)]]  # type: ignore[arg-type]
         # `jnp.pad` puts nothing before and behind the axes that it leaves as they are.
-        if count and all(map(_is_empty, zip(*(e.outvars for e in equations), strict=True))):
-            return [self.empty(variable) for variable in equations[0].outvars]
+        empty = [self.empty(row) for row in zip(*(e.outvars for e in equations), strict=True)]
+        if count and None not in empty:
+            return [each for each in empty if each is not None]
         if name == "concatenate":
             joined = [i for i in range(len(operands)) if any(0 not in shapes[i] for shapes in inputs)]
             if len(joined) == 1:
@@ -1855,13 +1867,6 @@ SAME_KEY = "numbers for all devices are drawn with a key that comes of one that 
 
 #: Primitives that draw random numbers.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
-
-
-def _is_empty(variables: Sequence[Any]) -> bool:
-    """Whether an array of numbers has no elements, and one shape in all traces."""
-    shapes = {getattr(each.aval, "shape", ()) for each in variables}
-    dtype = getattr(variables[0].aval, "dtype", None)
-    return len(shapes) == 1 and 0 in shapes.pop() and isinstance(dtype, np.dtype)
 
 
 def _ranks(equation: Any) -> tuple[int, ...]:
