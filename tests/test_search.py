@@ -1092,6 +1092,47 @@ def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
     assert split == [("x", 0)]
 
 
+@pytest.mark.parametrize("views", [("x1", "x2"), ("one_view", "other_view")])
+def test_a_network_that_follows_another_is_no_batch(shared: Project, views: tuple[str, str]) -> None:
+    """A teacher has the arrays of its student, of which a gradient is taken, and is called anything."""
+    one, other = views
+    shared.write(
+        f"{one}.py",
+        f"""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def net(w, x):
+            return jnp.tanh(x @ w["a"]) @ w["b"]
+
+
+        def step(w, tw, centre, {one}, {other}):
+            towards = [jax.nn.softmax(net(tw, x) - centre) for x in ({one}, {other})]
+
+            def loss(w):
+                found = [jax.nn.log_softmax(net(w, x)) for x in ({one}, {other})]
+                return -jnp.mean(towards[0] * found[1]) - jnp.mean(towards[1] * found[0])
+
+            value, grads = jax.value_and_grad(loss)(w)
+            centre = jnp.concatenate([net(tw, {one}), net(tw, {other})]).mean(0)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, w, grads), centre, value
+
+
+        def inputs():
+            draw = np.random.default_rng(0).normal
+            made = [{{"a": draw(size=(6, 8)), "b": draw(size=(8, 4))}} for _ in range(2)]
+            return *made, np.zeros(4), draw(size=(24, 6)), draw(size=(24, 6))
+        """,
+    )
+    done = shared.run("plan", f"{one}.py::step", "--inputs", f"{one}.py::inputs", "--output-format", "json")
+    assert done.exit_code == 0, done.stderr
+    arguments = json.loads(done.stdout)["plan"]["arguments"]
+    split = {each["name"] for each in arguments if any(leaf["axis"] is not None for leaf in each["leaves"])}
+    assert split == set(views)
+
+
 def test_rows_that_minibatches_name_are_divided_and_the_data_that_they_name_is_whole(shared: Project) -> None:
     shared.write(
         "named_rows.py",

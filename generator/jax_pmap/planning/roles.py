@@ -22,7 +22,7 @@ from jax_pmap.model import Request, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.names import DATA_NAMES, PARTS_OF_STATE, STATE_NAMES
+from jax_pmap.reading.names import PARTS_OF_STATE, names_data, names_state
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
 
@@ -284,23 +284,27 @@ class RoleFinder:
             elif name in self.differentiated:
                 data = 0.0
                 self.why.setdefault(name, "a gradient is taken of it")
-            elif name.lower() in STATE_NAMES and not (
+            elif self._is_copy(name, rows):
+                # A `target` may be labels, and a network that is followed slowly.
+                data = 0.1
+            elif names_state(name) and not (
                 # A bias has one dimension.
-                name.lower() == "b" and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
+                name.lower().rstrip("0123456789") == "b"
+                and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
             ):
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
-                is_state = name in self.facts.returned_names or name in parts or holds_state(argument)
+                returned = name in self.facts.returned_names
+                is_state = returned or name in parts or holds_state(argument) or not has_rows(argument)
                 data = 0.3 if self.differentiated - rows and not is_state else 0.0
             elif name in self.facts.looked_up_parameters:
                 # Of a table, or a whole data set, the batch is what says which rows.
                 data = 0.1
-            elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
-                # A `target` may be labels, and a network that is followed slowly.
-                data = 0.1 if holds_state(argument) or self._is_copy(name, rows) else 1.0
+            elif names_data(name) or name in dict(self.facts.pmap_in_axes):
+                data = 0.1 if holds_state(argument) else 1.0
             elif name in parts or holds_state(argument):
                 # `actor` of `jax.grad(loss)(actor.params)`, or of a helper that does the like.
                 data = 0.0
-            elif name in self.facts.returned_names:
+            elif not has_rows(argument) or name in self.facts.returned_names:
                 data = 0.1
             else:
                 # Of arguments nothing is known about, the first is the likeliest data.
@@ -326,9 +330,9 @@ class RoleFinder:
         parameters = [
             name
             for name, argument in self.described.items()
-            if name.lower() in STATE_NAMES and any(leaf["shape"] for leaf in argument["leaves"])
+            if names_state(name) and any(leaf["shape"] for leaf in argument["leaves"])
         ]
-        return {name for name in self.differentiated if parameters and name.lower() in DATA_NAMES}
+        return {name for name in self.differentiated if parameters and names_data(name)}
 
     # -- the search --------------------------------------------------------------------------
 
@@ -645,6 +649,15 @@ def holds_state(argument: Described) -> bool:
     """Whether an argument is made like a state or a model: it has parts called ``params`` or ``kernel``."""
     parts = {part for leaf in argument["leaves"] for part in re.findall(r"\w+", leaf["path"])[1:]}
     return not parts.isdisjoint(PARTS_OF_STATE)
+
+
+def has_rows(argument: Described) -> bool:
+    """Whether the arrays of an argument have a size in common as one of their first two, as layers have not.
+
+    Beside what is (time, batch, …), a carried state is (batch, …).
+    """
+    shapes = [leaf["shape"] for leaf in argument["leaves"] if leaf["category"] == "array" and leaf["shape"]]
+    return not shapes or any(all(size in shape[:2] for shape in shapes) for size in shapes[0][:2])
 
 
 def split_axis(text: str) -> tuple[str, int]:

@@ -125,6 +125,13 @@ STATE_NAMES = frozenset(
         "graphdef",
     ]
 )
+#: Last words of longer names that say the same: ``src_tokens``, ``teacher_params``. A mask may be one of
+#: positions, and a state one for each example.
+LAST_DATA_WORDS = frozenset(
+    {"actions", "batch", "data", "examples", "features", "ids", "image", "images", "inputs", "labels"}
+    | {"obs", "observations", "pixels", "points", "rewards", "samples", "sequences", "tokens"}
+)
+LAST_STATE_WORDS = frozenset(["params", "parameters", "variables", "optimizer"])
 #: What parts of a state or a model are called, and parts of a batch are not.
 PARTS_OF_STATE = frozenset(
     [
@@ -138,3 +145,20 @@ PARTS_OF_STATE = frozenset(
         "embedding",
     ]
 )
+
+
+def names_data(name: str) -> bool:
+    """Whether an argument is called like a batch: ``x``, ``x1``, ``src_tokens``."""
+    plain = _plain(name)
+    return plain in DATA_NAMES or plain.rpartition("_")[2] in LAST_DATA_WORDS
+
+
+def names_state(name: str) -> bool:
+    """Whether an argument is called like parameters, a state or an option: ``w2``, ``teacher_params``."""
+    plain = _plain(name)
+    return plain in STATE_NAMES or plain.rpartition("_")[2] in LAST_STATE_WORDS
+
+
+def _plain(name: str) -> str:
+    """A name in small letters, without a number behind it."""
+    return name.lower().rstrip("0123456789").rstrip("_")
