@@ -1092,6 +1092,76 @@ def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
     assert split == [("x", 0)]
 
 
+LIKELY = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+drawn = jax.random.normal(jax.random.key(0), (32, 16, 8))
+
+
+def recurrent(Wx, Wh, h0, xs):
+    h, hs = lax.scan(lambda h, x: (jnp.tanh(x @ Wx + h @ Wh),) * 2, h0, xs)
+    return h, jnp.mean(hs**2)
+
+
+def attention(Wq, Wk, seqs):
+    return jax.nn.softmax(jnp.einsum("btd,bsd->bts", seqs @ Wq, seqs @ Wk)).mean((0, 1))
+
+
+def sparse(codes, dictionary, signal_):
+    def step(codes, _):
+        codes = codes - 0.01 * (codes @ dictionary - signal_) @ dictionary.T
+        return jnp.sign(codes) * jnp.maximum(jnp.abs(codes) - 0.01, 0), None
+
+    codes, _ = lax.scan(step, codes, None, length=3)
+    return codes, dictionary - 0.01 * codes.T @ (codes @ dictionary - signal_) / len(signal_)
+
+
+def nearest(train_x, train_y, test_x):
+    apart = jnp.sum((test_x[:, None] - train_x[None]) ** 2, -1)
+    return jnp.mean(train_y[lax.top_k(-apart, 3)[1]], 1)
+
+
+def recurrent_inputs():
+    return drawn[0, :8], drawn[1, 8:], drawn[:, 0], drawn.swapaxes(0, 1)
+
+
+def attention_inputs():
+    wide = jax.random.normal(jax.random.key(1), (32, 16, 16))
+    return wide[0], wide[1], wide
+
+
+def sparse_inputs():
+    return jnp.zeros((32, 8)), drawn[0, :8], drawn[:, 0]
+
+
+def nearest_inputs():
+    return drawn.reshape(-1, 8)[:48], drawn.reshape(-1)[:48], drawn[:, 1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("recurrent", {"h0": 0, "xs": 1}),
+        ("attention", {"seqs": 0}),
+        ("sparse", {"codes": 0, "signal_": 0}),
+        ("nearest", {"test_x": 0}),
+    ],
+)
+def test_of_several_ways_to_divide_the_likeliest_and_least_is_taken(
+    shared: Project, name: str, split: dict[str, int]
+) -> None:
+    shared.write("likely.py", LIKELY)
+    target, inputs = f"likely.py::{name}", f"likely.py::{name}_inputs"
+    done = shared.run("plan", target, "--inputs", inputs, "--output-format", "json")
+    assert done.exit_code == 0, done.stderr
+    arguments = json.loads(done.stdout)["plan"]["arguments"]
+    axes = {each["name"]: leaf["axis"] for each in arguments for leaf in each["leaves"]}
+    assert {name: axis for name, axis in axes.items() if axis is not None} == split
+
+
 @pytest.mark.parametrize("views", [("x1", "x2"), ("one_view", "other_view")])
 def test_a_network_that_follows_another_is_no_batch(shared: Project, views: tuple[str, str]) -> None:
     """A teacher has the arrays of its student, of which a gradient is taken, and is called anything."""

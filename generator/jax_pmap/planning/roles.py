@@ -35,6 +35,8 @@ AXIS_WEIGHTS = (1.0, 0.45, 0.2, 0.1)
 MIXED, MIXES = 6, 24
 #: Batches of a multiple of so many rows are the ones that code is derived for (`sizes_for` in the worker).
 MULTIPLE = 24
+#: How much an argument looks like data that is likely some.
+LIKELY = 0.6
 #: Ways to divide along one size that are looked at before those along another.
 AT_ONCE = 2
 
@@ -248,6 +250,38 @@ class RoleFinder:
         return max(data.values(), default=0.0) > 0.2 and any(
             data.get(name, 0.0) <= 0.2 for name in split & self.differentiated
         )
+
+    def is_unlikely(self, roles: Roles, *, gathered: bool) -> bool:
+        """Whether another way to divide the arguments may be the one that is meant, though this one is equal.
+
+        It divides parameters, nothing that looks like data along its first axis, or what is then `gathered`
+        while as likely an argument has another number of rows.
+        """
+        if any(axis is not None for axis in self.forced.values()) or dict(self.facts.pmap_in_axes):
+            return False
+        split = [
+            (leaf, roles.axes[leaf.argument][leaf.index])
+            for leaf in self.leaves
+            if leaf.index in roles.axes.get(leaf.argument, {})
+        ]
+        most = max((leaf.data for leaf, _ in split), default=0.0)
+        if self.divides_parameters(roles):
+            return True
+        if any(leaf.data >= LIKELY for leaf in self.leaves):
+            ahead = any(axis == 0 and leaf.data > 0.2 for leaf, axis in split)
+            if most < LIKELY or not ahead:
+                return True
+        rows = {leaf.shape[axis] for leaf, axis in split}
+        return gathered and any(
+            leaf.data >= max(most, LIKELY) and leaf.shape and leaf.shape[0] not in {*rows, 1}
+            for leaf in self.leaves
+        )
+
+    def divides_other_data(self, roles: Roles, others: Roles) -> bool:
+        """Whether it divides other arguments than `others` do, and all of them are likely data."""
+        split = {name for name, leaves in roles.axes.items() if leaves}
+        data = {leaf.argument: leaf.data for leaf in self.leaves}
+        return split.isdisjoint(others.axes) and all(data.get(name, 0.0) >= LIKELY for name in split)
 
     def likelier(self, one: Roles, other: Roles) -> bool:
         """Whether what is divided of `one` looks more like data than what is divided of `other`."""

@@ -205,7 +205,9 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
             break
-        if tried.better is not None and not tried.better(roles):
+        # Of two sets of examples that are compared, the one or the other may be whole.
+        of_others = tried.fallback is not None and finder.divides_other_data(roles, tried.fallback[0])
+        if tried.better is not None and not tried.better(roles) and not of_others:
             continue
         too_small = _batch_refusal(case.target, case.loaded, roles, case.request)
         if too_small is not None:
@@ -230,9 +232,12 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             found = None
         if found is not None and _leaves_more(found, tried.fallback):
             found = None
+        if found is not None and case.saved is None:
+            tried.equal.append((roles, found))
+            if finder.is_unlikely(roles, gathered=is_gathered(found.observation)):
+                found = None  # What is less to send may be meant, or looks more like it.
         if found is not None:
-            roles, found = _or_along(case, finder, roles, found)
-            return _plan(case, *_or_inside(case, finder, roles, found), whole)
+            return _chosen(case, finder, roles, found, whole)
         if tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
         if tried.refusal is not None and tried.observed == 1:
@@ -243,6 +248,10 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         drawn = _drawn_from_it(case, finder, whole, tried)
         if drawn is not None:
             return drawn
+    if tried.equal:
+        roles, found = min(tried.equal, key=lambda each: cost(each[1].observation))
+        if tried.fallback is None or not finder.divides_state(roles):
+            return _chosen(case, finder, roles, found, whole)
     if tried.fallback is not None:
         roles, found = _or_along(case, finder, *tried.fallback)
         if roles is not tried.fallback[0]:
@@ -250,6 +259,14 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
     if tried.fixed is not None:
         tried.refuse(*tried.fixed)
     return None
+
+
+def _chosen(
+    case: Case, finder: RoleFinder, roles: Roles, found: Confirmed, whole: protocol.Traced
+) -> Observed:
+    """The plan of what was found, or of what divides the same in a better way."""
+    roles, found = _or_along(case, finder, roles, found)
+    return _plan(case, *_or_inside(case, finder, roles, found), whole)
 
 
 def _check_in_map(case: Case, finder: RoleFinder) -> None:
@@ -532,6 +549,8 @@ class _Tried:
     #: What is too small to be split, and the roles it was found with.
     small: Refusal | None = None
     few: Roles | None = None
+    #: What is equal, while another way to divide the arguments is as likely to be meant.
+    equal: list[tuple[Roles, Confirmed]] = dataclasses.field(default_factory=list)
     #: Once much had to be gathered: which others may do with less. `fallback` is taken where none does.
     better: Callable[[Roles], bool] | None = None
     fallback: tuple[Roles, Confirmed] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 DATA_NAMES = frozenset(
     [
         "x",
@@ -129,9 +131,11 @@ STATE_NAMES = frozenset(
 #: positions, and a state one for each example.
 LAST_DATA_WORDS = frozenset(
     {"actions", "batch", "data", "examples", "features", "ids", "image", "images", "inputs", "labels"}
-    | {"obs", "observations", "pixels", "points", "rewards", "samples", "sequences", "tokens"}
+    | {"obs", "observations", "pixels", "points", "rewards", "samples", "sequences", "tokens", "x", "y"}
 )
-LAST_STATE_WORDS = frozenset(["params", "parameters", "variables", "optimizer"])
+LAST_STATE_WORDS = frozenset(["params", "parameters", "variables", "optimizer", "stats"])
+#: One of several matrices: ``Wq``, ``W_out``, ``w_hh``.
+MATRIX = re.compile(r"W_?\w{1,4}|w_\w{1,4}|w[a-z]")
 #: What parts of a state or a model are called, and parts of a batch are not.
 PARTS_OF_STATE = frozenset(
     [
@@ -156,7 +160,8 @@ def names_data(name: str) -> bool:
 def names_state(name: str) -> bool:
     """Whether an argument is called like parameters, a state or an option: ``w2``, ``teacher_params``."""
     plain = _plain(name)
-    return plain in STATE_NAMES or plain.rpartition("_")[2] in LAST_STATE_WORDS
+    last = plain.rpartition("_")[2]
+    return plain in STATE_NAMES or last in LAST_STATE_WORDS or MATRIX.fullmatch(name) is not None
 
 
 def _plain(name: str) -> str:
