@@ -12,6 +12,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from jax_pmap.emit.syntax import (
     accumulated,
+    binds_anew,
     bound_names,
     harmless,
     is_check,
@@ -126,10 +127,12 @@ class Statement:
     #: Identities of the suites it stands in, the innermost first, and its place in that.
     blocks: tuple[int, ...]
     order: int
-    #: The name it adds to: ``total`` of ``total = total + x`` and ``total += x``.
+    #: What it adds to: ``total`` of ``total = total + x`` and ``total += x``, or ``found["n"]``.
     accumulates: str | None = None
     #: Point of each parameter it reads: what it may have changed in place.
     touches: tuple[tuple[str, int], ...] = ()
+    #: Whether it puts its value into what its names stand for, and binds none anew: ``found["n"] = x``.
+    keeps: bool = False
 
     @property
     def block(self) -> int:
@@ -439,7 +442,8 @@ class Body:
         touches: tuple[tuple[str, int], ...] = ()
         if kind != "return" and scope == self.scope.index:
             touches = tuple((name, next(self.numbers)) for name in sorted(reads & self.parameters))
-        statement = replace(blank, value=point, accumulates=accumulated(node), touches=touches)
+        keeps = isinstance(node, cst.Assign) and not any(binds_anew(each.target) for each in node.targets)
+        statement = replace(blank, value=point, accumulates=accumulated(node), touches=touches, keeps=keeps)
         self.statements[index] = statement
         self.statement_nodes[node] = statement
 

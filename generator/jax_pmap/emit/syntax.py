@@ -27,19 +27,27 @@ def is_quotient(node: cst.CSTNode) -> bool:
 
 
 def accumulated(node: cst.BaseSmallStatement) -> str | None:
-    """The name a statement does nothing to but add to it or subtract from it, or None."""
+    """The name, or the item, that a statement does nothing to but add to it or subtract from it, or None.
+
+    Of an item, ``found["n"]`` or ``totals.count``, it is the source.
+    """
     if isinstance(node, cst.AugAssign):
-        name = node.target.value if isinstance(node.target, cst.Name) else None
+        text = _added_to(node.target)
         adds = isinstance(node.operator, cst.AddAssign | cst.SubtractAssign)
-        return name if adds and name not in names_in(node.value) else None
+        return text if adds and root_name(node.target) not in names_in(node.value) else None
     if not isinstance(node, cst.Assign) or len(node.targets) != 1:
         return None
     target = node.targets[0].target
-    terms = sum_terms(node.value)
-    if not isinstance(target, cst.Name) or len(terms) == 1:
+    text, terms = _added_to(target), sum_terms(node.value)
+    if text is None or len(terms) == 1:
         return None
-    with_name = [term for term in terms if target.value in names_in(term)]
-    return target.value if len(with_name) == 1 and isinstance(with_name[0], cst.Name) else None
+    with_name = [term for term in terms if root_name(target) in names_in(term)]
+    return text if len(with_name) == 1 and _added_to(with_name[0]) == text else None
+
+
+def _added_to(target: cst.CSTNode) -> str | None:
+    """Source of a name, or of a part of what one stands for."""
+    return cst.Module([]).code_for_node(target) if root_name(target) is not None else None
 
 
 def sum_terms(node: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -150,6 +158,13 @@ def bound_names(target: cst.CSTNode) -> list[str]:
         root = root_name(target)
         return [root] if root else []
     return []
+
+
+def binds_anew(target: cst.CSTNode) -> bool:
+    """Whether a target has a name of its own in it, and not only parts of what names stand for."""
+    if isinstance(target, cst.Tuple | cst.List):
+        return any(binds_anew(element.value) for element in target.elements)
+    return not isinstance(target, cst.Subscript | cst.Attribute)
 
 
 def root_name(node: cst.CSTNode) -> str | None:

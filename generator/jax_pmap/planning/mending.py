@@ -89,6 +89,8 @@ class Mending:
             origins = self.table.origins(value, first)
             # `model.count.value = …` changes an object the caller holds: its name must not be bound anew.
             in_place = any(name in self.table.mutated for name, _ in statement.names)
+            # Of `found[f"top_{k}"] = …` in a loop, `found` has other parts each time; what goes in is one.
+            in_place |= statement.keeps
             if (origins != [value] or in_place) and self.table.wrap_all(state, origins, first, numbers=False):
                 return True
         added = False
