@@ -181,12 +181,16 @@ def test_the_edited_script_gives_the_same_numbers(project, target, backend):
 
 
 def test_a_script_at_whose_top_a_step_trains_is_edited(project):
-    """Of the file, which is not imported, what the step needed before the edit is there as well."""
+    """Of the file, which is not imported, what the step needed before the edit is there as well.
+
+    So are modules that the new code needs, and of the old code nothing but the training.
+    """
     project.write("losses.py", "def weighted_mean(x, mask):\n    return (x * mask).sum() / mask.sum()\n")
     path = project.write(
         "script.py",
         """\
 import jax
+import numpy as np
 from losses import weighted_mean
 
 
@@ -195,7 +199,7 @@ def step(w, x, mask):
     return w - 0.1 * grads, loss
 
 
-w, x, mask = jax.numpy.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), jax.numpy.arange(24.0)
+w, x, mask = jax.numpy.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), np.arange(24.0)
 for _ in range(3):
     w, loss = step(w, x, mask)
 print(*w, loss)

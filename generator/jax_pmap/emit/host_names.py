@@ -147,24 +147,24 @@ class HostNames:
         """Import statements that functions of other files need in this one."""
         others = [other for other in adapted if other.source.path != self.target.source.path]
         every = [statement for other in others for statement in other.imports]
-        return [
-            statement
-            for statement in every
-            if any(self.imported.get(what) != name for name, what in bindings(statement).items())
-        ]
+        return [statement for statement in every if not self._imports(statement)]
+
+    def used(self, pieces: Pieces, names: Names) -> list[str]:
+        """Import statements of the modules that the new code uses, by the names that it has for them."""
+        return [import_statement(ALIASES[alias], getattr(names, alias)) for alias in sorted(pieces.needed)]
 
     def missing(self, pieces: Pieces, names: Names) -> list[str]:
         """Import statements of what the new code uses and the file does not import yet."""
-        out: set[str] = set()
-        for alias in pieces.needed:
-            what, name = ALIASES[alias], getattr(names, alias)
-            if self.imported.get(what) != name:
-                out.add(import_statement(what, name))
+        out = {each for each in self.used(pieces, names) if not self._imports(each)}
         own = {self.target.source.module, f"{self.target.source.module}_", "__main__"}
         for module, name in pieces.types:
             if module not in own and name not in self.bound:
                 out.add(import_statement(Imported(module, name), name))
         return sorted(out)
+
+    def _imports(self, statement: str) -> bool:
+        """Whether the file imports all that a statement does, by the same names."""
+        return all(self.imported.get(what) == name for name, what in bindings(statement).items())
 
 
 def _end(statement: ast.stmt) -> int:

@@ -298,7 +298,9 @@ class _File:
             function = "\n\n".join([f"class {self.owner}:", *methods, function])
         copies = [self._copied(other, text, "") for other, text in own if not other.function.method_of]
         future = ["from __future__ import annotations"] if self.target.facts.future_annotations else []
-        definitions = [*future, *imports, "\n".join(helpers), *copies, function]
+        # Of a file that is loaded in part, what the function itself does not need may be missing.
+        modules = dict.fromkeys([*imports, *self.names.used(pieces, unit.names)])
+        definitions = [*future, *modules, "\n".join(helpers), *copies, function]
         enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
         enclosed += tuple(
             f"{called.rpartition('.')[0]} = {substitute.made.rpartition('.')[0]}"
