@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from ..arguments import LeafAxes, Packed, Values, partitioned
-from ..leaves import category, shape_of
+from ..leaves import category, leaf_paths, shape_of
 
 #: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
 COUNTS = (3, 8, 4, 2, 6, 5, 7)
@@ -135,11 +135,7 @@ def of_its_own(jaxpr: Any) -> Any:
 
 def leaf_names(packed: Packed) -> list[str]:
     """What the traced leaves are called: ``"batch['x']"``."""
-    paths = {
-        name: [
-            jax.tree_util.keystr(path)
-            for path, _ in jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
-        ]
-        for name, tree in packed.trees.items()
-    }
+    # A class may look at its parts as it is made again: these are its own.
+    values = packed.unpack(packed.leaves)
+    paths = {name: leaf_paths(values[name]) for name in packed.trees}
     return [name + paths[name][index] for name, index in packed.owners]
