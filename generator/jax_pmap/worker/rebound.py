@@ -171,6 +171,8 @@ class Spaces:
 #: What holds a value, by its id (a module's namespace, an object), and the name it has there; ``""`` for all
 #: that is in an object.
 Place = tuple[int, str]
+#: In the place of that id: whichever module defines the function that a name of ``F.<locals>.name`` is in.
+ANY_MODULE = 0
 
 
 def changed_later(
@@ -254,10 +256,10 @@ def changed_later(
     objects += [value for value in kept if not isinstance(value, FIXED)]
     given = HandedOn(_handed_on(files), spaces)
     written = {place: use for use in changes for place in _places(use, spaces, objects)}
-    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, objects)}
+    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, objects)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
         for place in _places(use, spaces, objects):
-            if (change := written.get(place)) is not None:
+            if (change := written.get(place) or written.get((ANY_MODULE, place[1]))) is not None:
                 what = ".".join((use.root.rpartition(LOCALS)[2], *use.attributes))
                 by = Site(change.scope.path, change.line, what)
                 return Later(Site(use.scope.path, use.line, what), by)
@@ -509,11 +511,10 @@ class HandedOn:
         return [each for value in values for each in self._by_value.get(id(value), ())]
 
 
-def _kept_elsewhere(change: Use, given: HandedOn, spaces: Spaces, objects: Sequence[Any]) -> Iterator[Place]:
+def _kept_elsewhere(change: Use, given: HandedOn, objects: Sequence[Any]) -> Iterator[Place]:
     """Where functions and objects keep what changes by a name that their makers were given."""
     for each in given.of(change):
-        name = f"{each.maker}{LOCALS}{each.parameter}"
-        yield from ((id(space), name) for space in spaces.modules.values())
+        yield ANY_MODULE, f"{each.maker}{LOCALS}{each.parameter}"
         made = [value for value in objects if type(value).__name__ == each.maker]
         yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
