@@ -8,6 +8,7 @@ from project import Project, simulated
 STEPS = """
     import dataclasses
     import enum
+    import functools
     from collections.abc import Callable
     from typing import NamedTuple
 
@@ -26,6 +27,12 @@ STEPS = """
     class Config:
         rates: list
         activation: Callable
+
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Metrics:
+        of: dict
 
 
     class Head(enum.Enum):
@@ -50,6 +57,11 @@ STEPS = """
         return w - config.rates[0] * jax.grad(loss)(w)
 
 
+    @functools.partial(jax.jit, static_argnums=0)
+    def score(metrics, w, x):
+        return {name: jnp.mean(metric(x @ w)) for name, metric in metrics.of.items()}
+
+
     def rows():
         return np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 
@@ -59,6 +71,11 @@ STEPS = """
         return jnp.ones(4), x, x[:, 0], Networks(lambda p, obs: obs @ p, value, 0.1)
 
 
+    def metrics():
+        # A copy that jax makes of it has the dict in another order.
+        return Metrics({"square": jnp.square, "absolute": jnp.abs}), jnp.ones(4), rows()
+
+
     def config(activation=jnp.tanh, rate=0.1):
         return jnp.ones(4), rows(), Config([rate, 0.2], activation), Head.CLASSES
 """
@@ -66,11 +83,14 @@ PROGRAM = """
 import dataclasses
 import jax.numpy as jnp
 import numpy as np
-import networks_pmap, config_pmap, steps
+import networks_pmap, config_pmap, metrics_pmap, steps
 
 np.testing.assert_allclose(
     networks_pmap.actor_critic(*steps.networks()), steps.actor_critic(*steps.networks()), rtol=1e-5
 )
+scores = steps.score(*steps.metrics())
+for name, score in metrics_pmap.score(*steps.metrics()).items():
+    np.testing.assert_allclose(score, scores[name], rtol=1e-5)
 w, x, config, head = steps.config()
 for _ in range(2):  # another object of the same contents
     np.testing.assert_allclose(config_pmap.step(*steps.config()), steps.step(w, x, config, head), rtol=1e-5)
@@ -95,7 +115,7 @@ refused(config_pmap.step, (w, x, config, steps.Head.REGRESSION), "head")
 
 def test_functions_and_objects_are_constants_that_are_told_from_others(project: Project) -> None:
     project.write("steps.py", STEPS)
-    for name, inputs in (("actor_critic", "networks"), ("step", "config")):
+    for name, inputs in (("actor_critic", "networks"), ("step", "config"), ("score", "metrics")):
         words = (f"steps.py::{name}", "--inputs", f"steps.py::{inputs}", "-o", f"{inputs}_pmap.py")
         made = project.run("gen", *words)
         assert made.exit_code == 0, made.stderr

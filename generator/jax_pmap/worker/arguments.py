@@ -257,7 +257,9 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
     values: Values = {}
     for name, value in bind_as_given(signature, args, kwargs).items():
         try:
-            values[name] = to_host(value)
+            # What holds functions alone, say, is a constant. A copy would have its dicts in another order.
+            mere = all(category(leaf) == "opaque" for leaf in jax.tree.leaves(value))
+            values[name] = value if mere else to_host(value)
         except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
             raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
     return values
