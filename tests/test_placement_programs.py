@@ -147,6 +147,18 @@ def own_rows(axis: Any, w: Any, x: Any) -> Any:
     return x + w[(index(axis) * len(x) + jnp.arange(len(x))) % 3, None]
 
 
+def moments(axis: Any, w: Any, x: Any, order: Any = (0, 1)) -> Any:
+    """Rows by both moments of each of two heads, which are averaged at once: `vmap` moves axes of size 1."""
+
+    def standardised(h: Any) -> Any:
+        both = h.mean(0), (h * h).mean(0)
+        both = both if axis is None else lax.pmean(jnp.stack(both), axis)
+        average, square = (both[i] for i in ((0, 1) if axis is None else order))
+        return (h - average) / jnp.sqrt(square - average**2 + 1)
+
+    return mean(axis, jnp.mean(jax.vmap(lambda w: standardised(x @ w))(w) ** 4))
+
+
 def recurrent(axis: Any, w: Any, v: Any) -> Any:
     def loss(w: Any) -> Any:
         def step(h: Any, x: Any) -> Any:
@@ -599,6 +611,7 @@ EQUAL = [
     (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
+    (moments, (floats(2, 3, 4), X), (R, S), R),
     (prefixes, (W, V), (R, S), R),
     (of_no_columns, (W, X), (R, S), R),
     (loops_backwards(smoothly), (W, X), (R, S), R),
@@ -724,6 +737,7 @@ UNEQUAL = [
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i, rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[i * rows + 1 : (i + 1) * rows + 1], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[: rows // 2], loop=False), (W, M), (R, G), R),
+    (functools.partial(moments, order=(1, 0)), (floats(2, 3, 4), X), (R, S), R),
     (how_many(lambda axis, x: x.shape[0]), (X,), (S,), R),
     (how_many(lambda axis, x: lax.psum(x.shape[0], axis), jnp.int8), (X,), (S,), R),
     (by_sizes(lambda axis, sizes: jnp.prod(sizes)), (X,), (S,), R),

@@ -1307,6 +1307,10 @@ def _transpose(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
     node = t[operands[0]]
     if order == tuple(range(len(order))):
         return operands[0]
+    moved = [axis for axis in order if node.shape is None or node.shape[axis] != 1]
+    if moved == sorted(moved):
+        # Axes of size 1 alone have other places.
+        return _reshape(t, (), operands, shape, dtype)
     if node.op == "transpose":
         before = dict(node.params)["permutation"]
         joined = tuple(before[i] for i in order)
