@@ -630,6 +630,9 @@ AXIS_ARGUMENT = """
     def ratio(x, w):
         return jnp.exp(TABLE["ratio"](x, w))
 
+    def ratio_over(x, w, axis=None):
+        return jnp.exp(TABLE["ratio"](x, w, axis_name=axis))
+
     def average(x, w):
         return jnp.exp(TABLE["average"](x, w))
 
@@ -651,6 +654,9 @@ def test_a_library_that_takes_the_name_of_the_axis_is_given_it_where_that_is_rig
     assert "(jnp.sum((x @ w) ** 2 * mask), jnp.sum(mask)), axis_name=AXIS" in code
     assert "scale.value_and_grad(lambda w: masked(w, x, mask), axis_name=AXIS)" in code
     code = proved(project, AXIS_ARGUMENT, "ratio", inputs="weighted")
+    assert 'TABLE["ratio"](x, w, axis_name=AXIS)' in code
+    # So it is where it is told that there is none.
+    code = proved(project, AXIS_ARGUMENT, "ratio_over", inputs="weighted")
     assert 'TABLE["ratio"](x, w, axis_name=AXIS)' in code
     words = ("gen", "steps.py::average", "--inputs", "steps.py::weighted")
     project.refused("JP067", *words, says=('TABLE["average"](x, w)',), exit_code=1)

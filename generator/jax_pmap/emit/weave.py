@@ -639,12 +639,19 @@ TOKEN = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]]*)\]|\.\w+
 
 
 def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
-    """``norm(x, axis_name=AXIS)`` of ``norm(x)``."""
+    """``norm(x, axis_name=AXIS)`` of ``norm(x)``, or of ``norm(x, axis_name=None)``."""
     given = cst.parse_expression(f"f({name}={value})")
     assert isinstance(given, cst.Call)
-    last = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
-    args = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in call.args[-1:]]
-    return call.with_changes(args=[*call.args[:-1], *args, given.args[0].with_changes(comma=last)])
+    (argument,) = given.args
+    args = [
+        each.with_changes(value=argument.value) if each.keyword and each.keyword.value == name else each
+        for each in call.args
+    ]
+    if any(each.keyword and each.keyword.value == name for each in args):
+        return call.with_changes(args=args)
+    last = args[-1].comma if args else cst.MaybeSentinel.DEFAULT
+    args[-1:] = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in args[-1:]]
+    return call.with_changes(args=[*args, argument.with_changes(comma=last)])
 
 
 def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], str]) -> str:

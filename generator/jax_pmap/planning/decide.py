@@ -394,7 +394,7 @@ class Decider:
             return True
         if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
-        if self.opening.give_axis(state, culprits) or self.opening.look_at_makers(state, culprits):
+        if self.opening.give_axis(state, culprits, first) or self.opening.look_at_makers(state, culprits):
             return True
         if any(self.mending.gradients_of_given(state, culprit, events) for culprit in culprits):
             return True

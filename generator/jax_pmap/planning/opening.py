@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import libcst as cst
@@ -124,7 +124,7 @@ class Opening:
         state.loops |= scopes
         return bool(scopes)
 
-    def give_axis(self, state: State, culprits: Sequence[Expression]) -> bool:
+    def give_axis(self, state: State, culprits: Sequence[Expression], first: Mapping[int, Event]) -> bool:
         """Give calls that couple the examples the name of the axis, where what they call takes that.
 
         What couples them may have been made by such a call: ``scale.value_and_grad(loss)(params)``.
@@ -133,17 +133,30 @@ class Opening:
         for culprit in (each for each in culprits if each.is_call):
             body = self.table.body_of[culprit.statement]
             for call in self._makers(culprit, body):
-                sync = self._axis_given(call, body)
+                sync = self._axis_given(call, body, first)
                 added |= sync is not None and state.add(sync, culprit.point)
         return added
 
-    def _axis_given(self, call: cst.Call, body: Body) -> Sync | None:
-        """The name of the axis as an argument of a call, where what it calls takes that."""
+    def _axis_given(self, call: cst.Call, body: Body, events: Mapping[int, Event]) -> Sync | None:
+        """The name of the axis as an argument of a call, where what it calls takes that.
+
+        One that it is given already is another axis, but for ``axis_name=self.axis_name`` that is None.
+        """
         name = self.find.axis_argument(body.code(call.func), body)
-        given = {each.keyword.value if each.keyword else each.star for each in call.args}
-        if not name or given & {name, "*", "**"}:
+        given = {each.keyword.value if each.keyword else each.star: each.value for each in call.args}
+        if not name or given.keys() & {"*", "**"}:
+            return None
+        if name in given and not self._is_none(given[name], body, events):
             return None
         return Sync(name, body.code(call), "wrap", body.span(call))
+
+    @staticmethod
+    def _is_none(value: cst.BaseExpression, body: Body, events: Mapping[int, Event]) -> bool:
+        """Whether an expression was None as it was passed."""
+        known = body.expression_nodes.get(value)
+        event = events.get(known.point) if known is not None else None
+        written = isinstance(value, cst.Name) and value.value == "None"
+        return written or (event is not None and not event.leaves and event.tree is None)
 
     def look_at_makers(self, state: State, culprits: Sequence[Expression]) -> bool:
         """Open the functions that went into making what is called: ``scale.value_and_grad(loss)(params)``.
@@ -156,7 +169,7 @@ class Opening:
             for call in [*self._makers(culprit, body)][1:]:
                 if self._open_handed(state, culprit, body.code(call), body.span(call)):
                     opened = True
-                    sync = self._axis_given(call, body)
+                    sync = self._axis_given(call, body, {})
                     state.blocked -= set() if sync is None else {identity(sync)}
         return opened
 
