@@ -9,6 +9,7 @@ those of an argument are folded when the function begins, and are as they were w
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -266,8 +267,9 @@ def _entangled(
             "(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`",
             observer.facts.span,
         )
-    called, reason = next(iter(closed.items()), ("", ""))
-    unread = f"; nor can jax-pmap read the source of `{called}`: {reason}" if called and reason else ""
+    # Python's own, as `len`, draw nothing.
+    unknown = ((called, why) for called, why in closed.items() if why and not hasattr(builtins, called))
+    unread = next((f"; nor can jax-pmap read the source of `{each}`: {why}" for each, why in unknown), "")
     if expression is None:
         return Refusal(
             "JP051",
