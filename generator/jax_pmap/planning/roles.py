@@ -251,11 +251,12 @@ class RoleFinder:
             data.get(name, 0.0) <= 0.2 for name in split & self.differentiated
         )
 
-    def is_unlikely(self, roles: Roles, *, gathered: bool) -> bool:
+    def is_unlikely(self, roles: Roles, *, gathered: bool, refused: bool) -> bool:
         """Whether another way to divide the arguments may be the one that is meant, though this one is equal.
 
         It divides parameters, nothing that looks like data along its first axis, or what is then `gathered`
-        while as likely an argument has another number of rows.
+        while as likely an argument has another number of rows. Of (time, batch, …) the likelier way, by
+        time, was `refused`.
         """
         if any(axis is not None for axis in self.forced.values()) or dict(self.facts.pmap_in_axes):
             return False
@@ -268,7 +269,8 @@ class RoleFinder:
         if self.divides_parameters(roles):
             return True
         if any(leaf.data >= LIKELY for leaf in self.leaves):
-            ahead = any(axis == 0 and leaf.data > 0.2 for leaf, axis in split)
+            data = [(axis, len(leaf.shape)) for leaf, axis in split if leaf.data > 0.2]
+            ahead = any(axis == 0 or (refused and axis == 1 and rank > 2) for axis, rank in data)
             if most < LIKELY or not ahead:
                 return True
         rows = {leaf.shape[axis] for leaf, axis in split}

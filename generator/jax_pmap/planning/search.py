@@ -234,7 +234,8 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             found = None
         if found is not None and case.saved is None:
             tried.equal.append((roles, found))
-            if finder.is_unlikely(roles, gathered=is_gathered(found.observation)):
+            gathered, refused = is_gathered(found.observation), tried.refusal is not None
+            if finder.is_unlikely(roles, gathered=gathered, refused=refused):
                 found = None  # What is less to send may be meant, or looks more like it.
         if found is not None:
             return _chosen(case, finder, roles, found, whole)
@@ -249,7 +250,9 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if drawn is not None:
             return drawn
     if tried.equal:
-        roles, found = min(tried.equal, key=lambda each: cost(each[1].observation))
+        roles, found = min(
+            tried.equal, key=lambda each: (finder.divides_parameters(each[0]), *cost(each[1].observation))
+        )
         if tried.fallback is None or not finder.divides_state(roles):
             return _chosen(case, finder, roles, found, whole)
     if tried.fallback is not None:
