@@ -122,6 +122,11 @@ def sharpness(w, x, y):
 
 def in_a_lambda(w, x, y):
     return w - 0.1 * jax.grad(lambda w: jnp.log1p(jnp.mean((x @ w - y) ** 2)))(w)
+
+
+def by_rows(w, x, y):
+    rate = 0.1 * min(1.0, len(x) / 256)
+    return w - rate * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
 """
 COUNT = ("--arg", "count=i32[]<9")
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
@@ -164,8 +169,8 @@ def test_a_masked_loss_divides_by_the_whole_mask(steps: Project, backend: str) -
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("flax_like", MASK), ("whitened", ()), ("centred", ())],
-    ids=["closure", "statistics first", "under their own name"],
+    [("flax_like", MASK), ("whitened", ()), ("centred", ()), ("by_rows", ())],
+    ids=["closure", "statistics first", "under their own name", "number of rows"],
 )
 def test_sums_that_are_needed_first_are_taken_first(
     steps: Project, name: str, words: tuple[str, ...]

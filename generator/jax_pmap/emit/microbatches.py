@@ -26,6 +26,8 @@ GRADIENTS = ("grad", "value_and_grad")
 ARRAYS = ("jnp", "np", "numpy")
 #: ... but for those.
 PRODUCTS = frozenset({"dot", "matmul", "einsum", "tensordot", "vdot", "outer", "kron", "vmap", "vectorize"})
+#: What else makes nothing larger of what it is given, a method or not.
+SMALL = ("sum", "mean", "astype", "len", *SUMS)
 
 
 class Indivisible(Exception):
@@ -714,7 +716,7 @@ def _is_small(statement: _Statement) -> bool:
             return False
         if isinstance(node, ast.Call):
             base, _, name = ast.unparse(node.func).rpartition(".")
-            array = base in ARRAYS or base.endswith("numpy") or name in ("sum", "mean", "astype", *SUMS)
+            array = base in ARRAYS or base.endswith("numpy") or name in SMALL
             if not array or name in PRODUCTS:
                 return False
     return True
