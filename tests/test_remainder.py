@@ -54,6 +54,19 @@ def each(w, x, y):
     return jnp.tanh(x @ w), w, y * 2
 
 
+def rated(w, x, mask):
+    # Of a batch of 999 rows 8 devices get 1000.
+    return x @ w * mask * (1.0 if x.shape[0] < 1000 else 2.0)
+
+
+def stepped(x, mask):
+    return jnp.sum(x * mask[:, None]) / jnp.sum(mask) * max(len(x), 500)
+
+
+def of_one(w, x):
+    return jnp.squeeze(x @ w[:, None])
+
+
 def make(seed=0):
     key = jax.random.key(seed)
     x = jax.random.normal(key, (24, 3))
@@ -61,6 +74,7 @@ def make(seed=0):
     return x[0], {"x": x, "y": x[:, 1], "mask": mask}
 """
 X, MASK = "x=f32[24,3]", "mask=mask[24]"
+RATED = ("rated", "--arg", "w=f32[3]", "--arg", X, "--arg", MASK)
 
 
 def run(project, *words):
@@ -120,6 +134,10 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
         ),
         (("noisy", "--arg", X, "--arg", MASK), "`key` draws numbers for the rows"),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
+        (RATED, "for a batch of 999 than for one of 1,000"),
+        ((*RATED, "--devices", "8"), "than for one of 1,000"),
+        ((*RATED, "--backend", "jit"), "than for one of 1,000"),
+        (("stepped", "--arg", X, "--arg", MASK), "added to an uneven batch may make it the other function"),
     ],
 )
 def test_padding_that_is_not_neutral_is_refused(shared, words, says):
@@ -129,6 +147,27 @@ def test_padding_that_is_not_neutral_is_refused(shared, words, says):
     assert "error[JP060]" in result.stderr
     assert says in result.words
     assert "--remainder drop" in result.words
+
+
+def test_a_function_that_is_another_with_few_rows_is_padded_where_it_has_more(shared):
+    result = run(shared, "fns.py::of_one", "--arg", "w=f32[3]", "--arg", X, "--remainder", "pad")
+    assert result.exit_code == 0, result.stderr
+    (shared.folder / "of_one_pmap.py").write_text(result.stdout)
+    program = """
+import jax.numpy as jnp, fns, of_one_pmap
+w, x = jnp.arange(3.0), jnp.arange(51.0).reshape(17, 3)
+assert abs(of_one_pmap.of_one(w, x) - fns.of_one(w, x)).max() < 1e-5
+try:
+    of_one_pmap.of_one(w, x[:1])
+except ValueError as error:
+    assert "not 1 row for a device" in str(error)
+else:
+    raise AssertionError
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=shared.folder, env=simulated(4), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_rows_that_a_call_returns_go_into_the_next_one_without_those_dropped(shared):

@@ -135,6 +135,17 @@ def uneven(
     )
 
 
+def apart_by_size(sizes: Sequence[int], target: Target) -> Refusal:
+    """What to say of added rows where the function is not the same for batches of two sizes."""
+    return Refusal(
+        "JP060",
+        f"`{target.facts.name}` computes something else for a batch of {sizes[0]:,} than for one of "
+        f"{sizes[1]:,}: rows that are added to an uneven batch may make it the other function",
+        "Hand in what depends on the number of rows as an argument; or --remainder drop",
+        target.facts.span,
+    )
+
+
 def too_few(skipped: Sequence[protocol.Skipped], batch: int, target: Target) -> Refusal:
     """What to say of a function that takes only some sizes of the batch, and too few to compare."""
     error = skipped[0].error

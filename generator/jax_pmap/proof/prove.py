@@ -15,7 +15,7 @@ from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
-from jax_pmap.proof.failures import couples_parts, disagreeing, failure, too_few, uneven
+from jax_pmap.proof.failures import apart_by_size, couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
@@ -158,6 +158,8 @@ class _Proof:
         """Derive the code, where it takes all devices and is not derived yet."""
         plan, target = self.plan, self.target
         if self.chosen is not None or self.how.derived:
+            if not self.how.derived:
+                self._hold_padded(comparison)
             return _Derived(comparison, self.how.derived)
         if not self.how.run_code and (few := self._few(comparison)):
             # Code that refuses these is to be derived, once.
@@ -192,8 +194,10 @@ class _Proof:
         if plan.too_few:
             notes = (*notes, OTHER_WITH_FEW.format(plan.too_few_rows))
         few = self._few(comparison)
-        if few and why:
+        if few and (why or asked.zeros is not None):
+            # With few rows in all, added ones make another program of it.
             raise OfMoreRows(few)
+        self._hold_padded(comparison)
         return _Derived(comparison, found.complete, found, told, notes, few)
 
     def _few(self, comparison: protocol.Comparison) -> tuple[tuple[int, int], ...]:
@@ -215,6 +219,17 @@ class _Proof:
         backend = Backend.JIT if self.how.global_view else Backend.PMAP
         how = remainder_of(self.plan, self.how.remainder, backend, self.target.facts.span)
         return how.zeros if how is not None and how.mode == "pad" else None
+
+    def _hold_padded(self, comparison: protocol.Comparison) -> None:
+        """Refuse code that adds rows where these may make another program of the function."""
+        zeros = self._zeros()
+        if zeros is None:
+            return
+        few = max((high for _, high in self.plan.too_few), default=0)
+        asked = protocol.TellPadded(comparison, self.plan.multiple_of, zeros, few)
+        sizes = self.session.ask(asked, "tracing the function")
+        if sizes:
+            raise RefusalError(apart_by_size(sizes, self.target))
 
     def _size(self, derived: _Derived) -> tuple[tuple[int, ...], int | None, str]:
         """The device counts of a run and its rows, None for as many as are given; and what to say of that."""

@@ -587,6 +587,23 @@ def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
     return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)
 
 
+def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
+    """Two sizes of the batch of which added rows are not seen to make one; see `witness.apart_by_size`.
+
+    None where it is one program for a symbol. Batches of up to `few` rows are not looked at.
+    """
+    asked, multiple = request.comparison, request.multiple
+    if one_for_all(asked.roles, asked.overrides) is not None:
+        return ()
+    question = trials_of(dataclasses.replace(asked, derived=True), strengthen.Found()).question
+    packed = Packed(question.data[0], question.statics)
+    base = next(iter(sizes_for(arguments.batch_size(question.data[0], question.axes))), 0) * multiple
+    with prove.x64(current().x64):
+        numbers = telling.beside(named_sizes(packed, asked.roles, asked.overrides))
+    sizes = {base, *few.FIRST, *(telling_rows(asked.roles, asked.overrides, multiple) or ()), *numbers}
+    return witness.apart_by_size(question, [size for size in sizes if size > request.few], request.zeros)
+
+
 def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     asked = request.comparison
@@ -866,6 +883,7 @@ HANDLERS: Handlers = {
     protocol.Observe: observing.observe_code,
     protocol.TellSizes: tell_sizes,
     protocol.TellFew: tell_few,
+    protocol.TellPadded: tell_padded,
     protocol.SurveyDraws: survey_draws,
     protocol.Derive: derive_code,
     protocol.Prove: prove_code,

@@ -1409,6 +1409,18 @@ class Checks:
 
 
 @dataclass(frozen=True, slots=True)
+class TellPadded(Request[tuple[int, ...]]):
+    """Two sizes of the batch of which rows that are added to an uneven one may not make one; or none."""
+
+    comparison: Comparison
+    multiple: int
+    #: The leaves that are zero in added rows.
+    zeros: tuple[str, ...]
+    #: Up to how many rows a batch is not looked at.
+    few: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prove(Request[Checks]):
     """Run emitted code on several device counts beside the reference."""
 

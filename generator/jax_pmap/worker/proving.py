@@ -219,7 +219,7 @@ class _Emitted:
         if most and re.search("pmax|pmin", emitted.code):
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":
-            yield check_uneven(parallel, function, self.base, self.remainder)
+            yield check_uneven(parallel, function, self.base, self.remainder, self.refused)
         if most:
             shares = emitted.mesh.shares if emitted.mesh is not None else count
             self.unlike += [each for each in self.few if not is_equal(runs_on_few(parallel, each, shares))]

@@ -123,8 +123,17 @@ def tried(operations: int, named: Sequence[int], multiple: int = 1) -> tuple[int
     """
     if operations > MANY_OPERATIONS:
         return tuple(step * UNIT * multiple for step in FEW_STEPS)
-    numbers = [number for number in named if LEAST <= number <= LADDER[-1] * UNIT]
-    return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
+    return (*(step * UNIT * multiple for step in LADDER), *likely(named))
+
+
+def beside(named: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the batch on both sides of the first of the numbers that are `named`, and these."""
+    return tuple(dict.fromkeys(number + more for number in likely(named) for more in (-1, 0, 1)))
+
+
+def likely(named: Sequence[int]) -> list[int]:
+    """The first of the numbers that are `named` that may be sizes of a batch."""
+    return [number for number in named if LEAST <= number <= LADDER[-1] * UNIT][:MOST_NUMBERS]
 
 
 def is_shared(rows: int) -> bool:

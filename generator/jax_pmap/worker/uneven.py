@@ -1,6 +1,6 @@
 """Runs of emitted code on batches that its devices do not share evenly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import arguments, prove
@@ -20,8 +20,16 @@ def uneven_sizes(count: int, base: int) -> list[int]:
     return [size for size in dict.fromkeys([base // count * count - 1, each * (count - 1)]) if size % count]
 
 
-def check_uneven(parallel: Parallel, function: Callable[..., Any], base: int, remainder: str) -> list[Check]:
+def check_uneven(
+    parallel: Parallel,
+    function: Callable[..., Any],
+    base: int,
+    remainder: str,
+    refused: Sequence[tuple[int, int]] = (),
+) -> list[Check]:
     """Runs on batches that do not divide, up to the first that fails; none where the reference fails.
+
+    With so few rows on a device as are `refused` the code raises.
 
     Under ``"pad"`` the result is that of the reference on the same rows, under ``"drop"`` on those at
     the front that divide.
@@ -35,6 +43,9 @@ def check_uneven(parallel: Parallel, function: Callable[..., Any], base: int, re
     chained = {name for name, _ in question.chain}
     for size in uneven_sizes(count, base):
         used = size if remainder == "pad" else size // count * count
+        each = -(-used // count)
+        if any(low <= rows <= high for low, high in refused for rows in (each, each * count)):
+            continue
         shares = question.shares(used, count)
         for index in dict.fromkeys(inputs) if used else ():
             try:

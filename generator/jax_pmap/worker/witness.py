@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -1037,16 +1038,42 @@ def of_emitted(
 
 def _counted(question: Question, rows: int, zeros: Collection[str]) -> "Ending | None":
     """Where added rows are seen to count in a batch of `rows` with them; see `counted`."""
-    packed = Packed(question.data[0], question.statics)
-    counts = counts_for(rows, most=3)
+    packed, counts = Packed(question.data[0], question.statics), counts_for(rows, most=3)
     try:
-        programs = [
-            traced_as(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
-            for count in counts
-        ]
+        programs = [_program(question, packed, rows // count) for count in counts]
     except (MemoryError, Problem):
         raise
     except BaseException as error:
         return Ending(0, f"the original is not traced for a part of {rows} rows: {summary(error)}")
     why = counted(programs, counts, leaf_names(packed), packed.axes(question.axes), zeros)
     return None if why is None else dataclasses.replace(why, why=f"in an uneven batch, {why.why}")
+
+
+def apart_by_size(question: Question, sizes: Collection[int], zeros: Collection[str]) -> tuple[int, ...]:
+    """Two of some sizes of the batch of which rows that are added are not seen to make one; or none.
+
+    A function that asks for its rows may be one for few and another for many, and of a batch a little below
+    the limit added rows make one above it. Where that lies, and whether there is one, is seen from the
+    function on both sides. What it does not take is left out.
+    """
+    packed = Packed(question.data[0], question.statics)
+    programs: dict[int, Any] = {}
+    with prove.x64(question.x64):
+        for size in sorted(sizes):
+            try:
+                programs[size] = _program(question, packed, size)
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
+                continue
+        names, axes = leaf_names(packed), packed.axes(question.axes)
+        for few, more in itertools.pairwise(programs):
+            rows = 2 * math.lcm(few, more)
+            if counted([programs[few], programs[more]], (rows // few, rows // more), names, axes, zeros):
+                return few, more
+    return ()
+
+
+def _program(question: Question, packed: Packed, rows: int) -> Any:
+    """The reference as jax traces it for so many rows."""
+    return traced_as(question.traceable, packed, abstract_leaves(packed, question.axes, rows)).jaxpr
