@@ -513,7 +513,10 @@ def test_collect_refuses(worker: types.SimpleNamespace) -> None:
     with pytest.raises(RefusalError) as failed:
         collected(worker, "def f(x): return x @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7))")
     assert failed.value.refusal.code == "JP014"
-    assert "--arg 'x=" in failed.value.refusal.hint
+    assert "--arg 'x=f32[24,8]'" in failed.value.refusal.hint
+    with pytest.raises(RefusalError) as nested:
+        collected(worker, "def f(w): return w['a'] @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7)) + w['b']")
+    assert "--arg 'w={a: f32[24,8], b: f32[24,8]}'" in nested.value.refusal.hint
 
 
 # --- which program calls a function -------------------------------------------------------

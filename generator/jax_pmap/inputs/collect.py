@@ -53,7 +53,10 @@ def collect(
     command = command_of(parsed.source, request.directory)
     run = f"Take what your program passes: --run {shlex.quote(command)}\nOr describe" if command else ""
     # One that nothing was tried for is no array.
-    array = f"  --arg '{name}=f32[24,8]'  # an array\n" if failed.error else ""
+    form: Spec = next((forms[name] for forms in search.request.readings if name in forms), {})
+    example = shlex.quote(format_argument(name, _with_arrays(form)))
+    what = "arrays of its shapes" if form.get("items") else "an array"
+    array = f"  --arg {example}  # {what}\n" if failed.error else ""
     named = any(p.kind is ParameterKind.KEYWORD_ONLY for p in facts.parameters)
     returned = "all arguments, as a pair (args, kwargs)" if named else "all arguments"
     raise refused(
@@ -65,6 +68,15 @@ def collect(
         facts.span,
         (failed.error,) if failed.error else (),
     )
+
+
+def _with_arrays(form: Spec) -> Spec:
+    """A form that an argument is seen to have, with arrays of some shape for its leaves."""
+    if form.get("kind") in ("dict", "object"):
+        return {**form, "items": [[name, _with_arrays(each)] for name, each in form["items"]]}
+    if form.get("kind") in ("tuple", "list"):
+        return {**form, "items": [_with_arrays(each) for each in form["items"]]}
+    return {"kind": "array", "dtype": "float32", "shape": [24, 8]}
 
 
 def request_for(
