@@ -1606,3 +1606,28 @@ def test_a_capacity_that_few_rows_do_not_fill(shared: Project) -> None:
     shared.write("capacity.py", CAPACITY)
     words = ("verify", "capacity.py::p_kept", "--against", "capacity.py::kept", "--arg", "x=f32[24]")
     shared.refused("JP045", *words, says=("with a batch of 32792",), exit_code=1)
+
+
+@pytest.mark.parametrize("line", ["import that_is_not_there", "raise RuntimeError('no data here')"])
+def test_why_a_file_cannot_be_imported_is_said_where_its_reference_needs_less_of_it(
+    shared: Project, line: str
+) -> None:
+    shared.write(
+        "in_part.py",
+        f"""
+        import jax
+        import jax.numpy as jnp
+
+
+        def mean(x):
+            return jnp.mean(x)
+
+
+        {line}
+        p_mean = jax.pmap(lambda x: jax.lax.pmean(jnp.mean(x), "i"), axis_name="i")
+        """,
+    )
+    words = ("--against", "in_part.py::mean", "--arg", "x=f32[24,3]")
+    done = shared.run("verify", "in_part.py::p_mean", *words)
+    assert done.exit_code == 2
+    assert "JP008" in done.stderr and line in done.stderr, done.stderr

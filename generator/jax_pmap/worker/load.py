@@ -36,6 +36,12 @@ def text_of(path: str) -> str | bytes:
         return stream.read()
 
 
+def is_in_part(module: types.ModuleType) -> bool:
+    """Whether it ran another text than its file has: what was needed of one that cannot be imported."""
+    path = module.__file__ or ""
+    return path in _RUN and not path.endswith(".ipynb")
+
+
 def keep_devices() -> None:
     """Make `jax.config.update` ignore the settings that decide the devices."""
     update = jax.config.update

@@ -43,6 +43,10 @@ def find(asked: Object) -> Callable[..., Any]:
         value = made_by_program(asked)
     else:
         module = load.import_file(asked.module)
+        if load.is_in_part(module) and not hasattr(module, asked.name.partition(".")[0]):
+            # The reference needs less of the same file than this: that it fails is to be said.
+            with not_imported(asked):
+                module = load.import_file(asked.module)
         value = module
         for part in asked.name.split("."):
             if not hasattr(value, part):
