@@ -38,6 +38,15 @@ def noisy(key, x, mask):
     return jnp.sum((x + jax.random.normal(key, x.shape)) * mask[:, None]) / jnp.sum(mask)
 
 
+def kept(x, mask):
+    kept = mask[:, None] > 0
+    return jnp.mean(x, 0, where=kept), jnp.var(x, where=kept), jnp.average(x[:, 0], weights=mask)
+
+
+def kept_and_all(x, mask):
+    return jnp.mean(x, where=mask[:, None] > 0), jnp.std(x)
+
+
 def worst(x, mask):
     return jnp.max(x * mask[:, None])
 
@@ -110,6 +119,23 @@ print(json.dumps(errors))
     assert max(json.loads(done.stdout)) < 1e-5
 
 
+def test_means_of_what_is_kept_are_those_of_the_rows_that_there_are(shared):
+    result = run(shared, "fns.py::kept", "--arg", X, "--arg", MASK, "--remainder", "pad", "-o", "kept_all.py")
+    assert result.exit_code == 0, result.stderr
+    assert "derived for all inputs" in result.stderr
+    program = """
+import fns, jax.numpy as jnp, kept_all
+_, batch = fns.make()
+for size in (1, 7, 23):
+    x, mask = batch["x"][1 : 1 + size], batch["mask"][1 : 1 + size]
+    assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(kept_all.kept(x, mask), fns.kept(x, mask)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=shared.folder, env=simulated(4), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_results_of_examples_are_cut_to_the_batch(shared):
     arguments = ("--arg", "w=f32[3]", "--arg", X, "--arg", "y=f32[24]")
     result = run(shared, "fns.py::each", *arguments, "--remainder", "pad", "--replicate", "w")
@@ -134,6 +160,7 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
         ),
         (("noisy", "--arg", X, "--arg", MASK), "`key` draws numbers for the rows"),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
+        (("kept_and_all", "--arg", X, "--arg", MASK), "the added rows count"),
         (RATED, "for a batch of 999 than for one of 1,000"),
         ((*RATED, "--devices", "8"), "than for one of 1,000"),
         ((*RATED, "--backend", "jit"), "than for one of 1,000"),

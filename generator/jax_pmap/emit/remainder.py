@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from jax_pmap.emit.axes import collapse, used_axes
 from jax_pmap.model import Backend, Leaf, Plan, Span, refused
 
+#: What is made whole by sums alone; those of a mask, or with one, leave out the rows in which it is zero.
+SUMS = frozenset({"psum", "pmean", "mean", "average", "var", "std"})
 #: What people call an array that says how much each example counts.
 _WEIGHTS = re.compile(r"(.*_)?(masks?|weights?|valid|padding_mask|w)(_.*)?", re.IGNORECASE)
 
@@ -93,7 +95,7 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
             "Use --remainder drop, or pass one key for each row",
             folded.span,
         )
-    extreme = next((sync for sync in plan.syncs if sync.op not in ("psum", "pmean")), None)
+    extreme = next((sync for sync in plan.syncs if sync.op not in SUMS), None)
     if extreme is not None:
         raise refused(
             "JP060",
