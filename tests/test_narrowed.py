@@ -2,11 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jax_pmap.worker.narrowed import only_wraps_elsewhere
 
-TABLE = jnp.arange(60.0).reshape(20, 3)
+TABLE = np.arange(60, dtype="float32").reshape(20, 3)
 
 
 def looked_up(ids, x):
@@ -33,7 +34,7 @@ def scaled(ids, x):
 
 def in_a_loop(ids, x):
     """Looked up in each round."""
-    return jax.lax.scan(lambda carry, one: (carry + TABLE[one].sum(), carry), x.sum(), ids)
+    return jax.lax.scan(lambda carry, one: (carry + jnp.asarray(TABLE)[one].sum(), carry), x.sum(), ids)
 
 
 def counted(ids, x):
@@ -66,13 +67,13 @@ def by_dtype(ids, x):
 
 def turned_by_dtype(ids, x):
     """What is done to the integers themselves is another thing there."""
-    return TABLE[ids if ids.dtype == jnp.int32 else ids[::-1]] * x
+    return jnp.asarray(TABLE)[ids if ids.dtype == jnp.int32 else ids[::-1]] * x
 
 
 def added_by_dtype(ids, x):
     """What is added to them there comes of all rows."""
     other = jnp.argmax(x[:, 0])
-    return TABLE[ids if ids.dtype == jnp.int32 else ids + other], other
+    return jnp.asarray(TABLE)[ids if ids.dtype == jnp.int32 else ids + other], other
 
 
 def returned_by_dtype(ids, x):

@@ -1610,9 +1610,9 @@ def test_a_capacity_that_few_rows_do_not_fill(shared: Project) -> None:
 
 @pytest.mark.parametrize("line", ["import that_is_not_there", "raise RuntimeError('no data here')"])
 def test_why_a_file_cannot_be_imported_is_said_where_its_reference_needs_less_of_it(
-    shared: Project, line: str
+    project: Project, line: str
 ) -> None:
-    shared.write(
+    project.write(
         "in_part.py",
         f"""
         import jax
@@ -1628,6 +1628,6 @@ def test_why_a_file_cannot_be_imported_is_said_where_its_reference_needs_less_of
         """,
     )
     words = ("--against", "in_part.py::mean", "--arg", "x=f32[24,3]")
-    done = shared.run("verify", "in_part.py::p_mean", *words)
+    done = project.run("verify", "in_part.py::p_mean", *words)
     assert done.exit_code == 2
     assert "JP008" in done.stderr and line in done.stderr, done.stderr
