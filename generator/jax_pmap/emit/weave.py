@@ -643,12 +643,11 @@ def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
     given = cst.parse_expression(f"f({name}={value})")
     assert isinstance(given, cst.Call)
     (argument,) = given.args
-    args = [
-        each.with_changes(value=argument.value) if each.keyword and each.keyword.value == name else each
-        for each in call.args
-    ]
-    if any(each.keyword and each.keyword.value == name for each in args):
-        return call.with_changes(args=args)
+    args = list(call.args)
+    for at, each in enumerate(args):
+        if each.keyword is not None and each.keyword.value == name:
+            args[at] = each.with_changes(value=argument.value)
+            return call.with_changes(args=args)
     last = args[-1].comma if args else cst.MaybeSentinel.DEFAULT
     args[-1:] = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in args[-1:]]
     return call.with_changes(args=[*args, argument.with_changes(comma=last)])

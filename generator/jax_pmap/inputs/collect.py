@@ -52,10 +52,10 @@ def collect(
     why = f": {failed.reason}" if failed.reason else ""
     command = command_of(parsed.source, request.directory)
     run = f"Take what your program passes: --run {shlex.quote(command)}\nOr describe" if command else ""
-    # One that nothing was tried for is no array.
     form: Spec = next((forms[name] for forms in search.request.readings if name in forms), {})
     example = shlex.quote(format_argument(name, _with_arrays(form)))
     what = "arrays of its shapes" if form.get("items") else "an array"
+    # One that nothing was tried for is no array.
     array = f"  --arg {example}  # {what}\n" if failed.error else ""
     named = any(p.kind is ParameterKind.KEYWORD_ONLY for p in facts.parameters)
     returned = "all arguments, as a pair (args, kwargs)" if named else "all arguments"

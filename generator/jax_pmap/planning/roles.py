@@ -240,8 +240,7 @@ class RoleFinder:
 
     def divides_state(self, roles: Roles) -> bool:
         """Whether all that is divided looks like parameters or state."""
-        split = [leaf for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {})]
-        return all(leaf.data <= 0.2 for leaf in split)
+        return all(leaf.data <= 0.2 for leaf, _ in self._divided(roles))
 
     def divides_parameters(self, roles: Roles) -> bool:
         """Whether what a gradient is taken of and is no data is divided, although there is data."""
@@ -260,14 +259,9 @@ class RoleFinder:
         """
         if any(axis is not None for axis in self.forced.values()) or dict(self.facts.pmap_in_axes):
             return False
-        split = [
-            (leaf, roles.axes[leaf.argument][leaf.index])
-            for leaf in self.leaves
-            if leaf.index in roles.axes.get(leaf.argument, {})
-        ]
-        most = max((leaf.data for leaf, _ in split), default=0.0)
         if self.divides_parameters(roles):
             return True
+        split, most = self._divided(roles), self._most(roles)
         if any(leaf.data >= LIKELY for leaf in self.leaves):
             data = [(axis, len(leaf.shape)) for leaf, axis in split if leaf.data > 0.2]
             ahead = any(axis == 0 or (refused and axis == 1 and rank > 2) for axis, rank in data)
@@ -287,12 +281,19 @@ class RoleFinder:
 
     def likelier(self, one: Roles, other: Roles) -> bool:
         """Whether what is divided of `one` looks more like data than what is divided of `other`."""
+        return self._most(one) > self._most(other)
 
-        def most(roles: Roles) -> float:
-            split = (leaf.data for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {}))
-            return max(split, default=0.0)
+    def _most(self, roles: Roles) -> float:
+        """How much that looks like data which does so most of what is divided."""
+        return max((leaf.data for leaf, _ in self._divided(roles)), default=0.0)
 
-        return most(one) > most(other)
+    def _divided(self, roles: Roles) -> list[tuple[_Leaf, int]]:
+        """The leaves that are divided, each with the axis along which it is."""
+        return [
+            (leaf, roles.axes[leaf.argument][leaf.index])
+            for leaf in self.leaves
+            if leaf.index in roles.axes.get(leaf.argument, {})
+        ]
 
     def leaves_data_whole(self, roles: Roles, others: Roles) -> bool:
         """Whether nothing is divided of what is in `others`, which divides only what is named as data is."""

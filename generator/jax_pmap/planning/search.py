@@ -233,10 +233,11 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if found is not None and _leaves_more(found, tried.fallback):
             found = None
         if found is not None and case.saved is None:
-            tried.equal.append((roles, found))
             gathered, refused = is_gathered(found.observation), tried.refusal is not None
             if finder.is_unlikely(roles, gathered=gathered, refused=refused):
-                found = None  # What is less to send may be meant, or looks more like it.
+                # What is less to send may be meant, or looks more like it.
+                tried.equal.append((roles, found))
+                found = None
         if found is not None:
             return _chosen(case, finder, roles, found, whole)
         if tried.refusal is not None and tried.refusal.final:

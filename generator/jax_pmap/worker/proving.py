@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, nans, noise, protocol, prove
+from . import arguments, nans, noise, protocol, prove, telling
 from .arguments import Values
 from .comparing import Parallel
 from .compiled import compiled, executables
@@ -199,7 +199,7 @@ class _Emitted:
             # Cut to fit, the batch takes a branch that it does not take whole, or gives devices too few rows,
             # as the code itself says; or the user's own reshape takes no share of that size.
             (raised.type == "NotImplementedError" and size < self.base)
-            or any(low <= rows <= high for low, high in self.refused for rows in (size // count, size))
+            or telling.is_refused(self.refused, size // count, size)
             or not takes_share(question, size // count)
         ):
             self.skipped.append(Skipped(count, size, raised, emitted=True))

@@ -6,7 +6,7 @@ which the rows are a symbol.
 """
 
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -134,6 +134,14 @@ def beside(named: Sequence[int]) -> tuple[int, ...]:
 def likely(named: Sequence[int]) -> list[int]:
     """The first of the numbers that are `named` that may be sizes of a batch."""
     return [number for number in named if LEAST <= number <= LADDER[-1] * UNIT][:MOST_NUMBERS]
+
+
+def is_refused(refused: Iterable[tuple[int, int]], share: int, rows: int) -> bool:
+    """Whether code says of a batch of `rows`, or of a `share` of it on each device, that it takes none such.
+
+    From and up to so many rows are `refused`.
+    """
+    return any(low <= each <= high for low, high in refused for each in (share, rows))
 
 
 def is_shared(rows: int) -> bool:

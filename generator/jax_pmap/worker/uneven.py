@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import arguments, prove
+from . import arguments, prove, telling
 from .arguments import Values
 from .comparing import Parallel
 from .generator import rekeyed
@@ -44,7 +44,7 @@ def check_uneven(
     for size in uneven_sizes(count, base):
         used = size if remainder == "pad" else size // count * count
         each = -(-used // count)
-        if any(low <= rows <= high for low, high in refused for rows in (each, each * count)):
+        if telling.is_refused(refused, each, each * count):
             continue
         shares = question.shares(used, count)
         for index in dict.fromkeys(inputs) if used else ():

@@ -531,7 +531,7 @@ def _sharing(rows: int, refused: Sequence[tuple[int, int]] = ()) -> list[int]:
     counts = [
         count
         for count in counts_for(rows, most=len(COUNTS))
-        if not any(low <= each <= high for low, high in refused for each in (rows, rows // count))
+        if not telling.is_refused(refused, rows // count, rows)
     ]
     several = [count for count in counts if rows > count]
     if refused and len(counts) == 1:
@@ -1038,9 +1038,13 @@ def of_emitted(
 
 def _counted(question: Question, rows: int, zeros: Collection[str]) -> "Ending | None":
     """Where added rows are seen to count in a batch of `rows` with them; see `counted`."""
-    packed, counts = Packed(question.data[0], question.statics), counts_for(rows, most=3)
+    packed = Packed(question.data[0], question.statics)
+    counts = counts_for(rows, most=3)
     try:
-        programs = [_program(question, packed, rows // count) for count in counts]
+        programs = [
+            traced_as(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
+            for count in counts
+        ]
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -1057,23 +1061,15 @@ def apart_by_size(question: Question, sizes: Collection[int], zeros: Collection[
     function on both sides. What it does not take is left out.
     """
     packed = Packed(question.data[0], question.statics)
-    programs: dict[int, Any] = {}
+    names, axes = leaf_names(packed), packed.axes(question.axes)
     with prove.x64(question.x64):
-        for size in sorted(sizes):
-            try:
-                programs[size] = _program(question, packed, size)
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                continue
-        names, axes = leaf_names(packed), packed.axes(question.axes)
+        traced = {
+            size: _reference(question, packed, abstract_leaves(packed, question.axes, size))
+            for size in sorted(sizes)
+        }
+        programs = {size: each.jaxpr for size, each in traced.items() if each is not None}
         for few, more in itertools.pairwise(programs):
             rows = 2 * math.lcm(few, more)
             if counted([programs[few], programs[more]], (rows // few, rows // more), names, axes, zeros):
                 return few, more
     return ()
-
-
-def _program(question: Question, packed: Packed, rows: int) -> Any:
-    """The reference as jax traces it for so many rows."""
-    return traced_as(question.traceable, packed, abstract_leaves(packed, question.axes, rows)).jaxpr
