@@ -1166,6 +1166,33 @@ def test_split_keys() -> None:
     assert found.complete and found.draws, found.endings
 
 
+@pytest.mark.parametrize("each", [1, 2])
+def test_draws_for_batches_that_are_joined(each: int) -> None:
+    """They are a device's for its rows of either batch, not for as many in a row."""
+
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        key = key if axis is None else jax.random.fold_in(key, index(axis))
+        joined = jnp.concatenate([jnp.repeat(x, each, axis=0), jnp.repeat(-x, each, axis=0)])
+        kept = jax.random.bernoulli(key, 0.5, (joined.shape[0], 1))
+        one, other = jnp.split(jnp.where(kept, joined, 0.0), 2)
+        return one - 2.0 * other
+
+    found = derived(program, (keys(), X), (R, S), S)
+    assert found.complete and found.draws, found.endings
+
+
+def test_draws_for_joined_batches_and_for_as_many_rows_in_one_piece() -> None:
+    """What is drawn for as many rows lies in one way: numbers that go to either cannot be both."""
+
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        key = key if axis is None else jax.random.fold_in(key, index(axis))
+        drawn = jax.random.normal(key, (2 * x.shape[0], 1))
+        one, other = jnp.split(drawn * jnp.concatenate([x, -x]), 2)
+        return one + other + (drawn * jnp.repeat(x, 2, axis=0))[::2]
+
+    assert not derived(program, (keys(), X), (R, S), S).complete
+
+
 @pytest.mark.parametrize("down", [True, False])
 def test_own_keys_beside_others_of_the_same_key(down: bool) -> None:
     """A key of the program may be the one that a device makes with its index, unless that counts down."""

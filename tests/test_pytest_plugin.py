@@ -103,6 +103,19 @@ def noisy_by(own):
     return lambda key, x: mapped(body(key))(x)
 
 
+def noisy_pairs(key, x):
+    both = jnp.concatenate([x, 1 - x])
+    one, other = jnp.split(jnp.tanh(both + jax.random.normal(key, both.shape)), 2)
+    return jnp.mean(one * other)
+
+
+def pairs_by(own):
+    body = lambda key: lambda part: jax.lax.pmean(noisy_pairs(own(key), part), "i")
+    return lambda key, x: mapped(body(key))(x)
+
+
+own_pairs = pairs_by(lambda key: jax.random.fold_in(key, jax.lax.axis_index("i")))
+one_for_pairs = pairs_by(lambda key: key)
 own_noise = noisy_by(lambda key: jax.random.fold_in(key, jax.lax.axis_index("i")))
 one_noise = noisy_by(lambda key: key)
 summed_tally, averaged_tally = tally_by(jax.lax.psum), tally_by(jax.lax.pmean)
@@ -180,6 +193,9 @@ def test_the_proof():
     assert_parallel_equal(source.own_noise, source.noisy, key, x, counts=[4])
     with pytest.raises(AssertionError, match="every device draws the same numbers for other examples"):
         assert_parallel_equal(source.one_noise, source.noisy, key, x, counts=[4])
+    assert_parallel_equal(source.own_pairs, source.noisy_pairs, key, x, counts=[2])
+    with pytest.raises(AssertionError, match="every device draws the same numbers for other examples"):
+        assert_parallel_equal(source.one_for_pairs, source.noisy_pairs, key, x, counts=[2])
     with pytest.raises(AssertionError, match="differs on 4 devices: .* Both drew equal random numbers"):
         double = lambda key, x: source.own_noise(key, x) * 2
         assert_parallel_equal(double, source.noisy, key, x, counts=[4])

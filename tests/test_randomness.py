@@ -41,6 +41,7 @@ STEP = """
     def inputs(seed):
         return rows(seed, 5, 3), jax.random.PRNGKey(seed), rows(seed, 16, 5)
 """
+FOLDED = 'jax.random.fold_in(key, jax.lax.axis_index("i"))'
 FOLD = "jax.random.fold_in({}, jax.lax.axis_index(AXIS))"
 
 
@@ -586,3 +587,51 @@ def test_one_mask_of_dropout_for_the_attention_of_all_examples(shared):
     shared.write("attention.py", ATTENTION)
     words = ("plan", "attention.py::loss", "--inputs", "attention.py::inputs")
     shared.refused("JP051", *words, says=("broadcast_dropout=False",), exit_code=1)
+
+
+JOINED = """
+    def views(w, x, y, key):
+        first, second, third = jax.random.split(key, 3)
+        joined = jnp.concatenate([x, y, x * y])
+        joined = joined + jax.random.normal(first, joined.shape)
+        joined = jax.vmap(lambda k, row: row * jax.random.uniform(k))(
+            jax.random.split(second, joined.shape[0]), joined
+        )
+        one, two, three = jnp.split(jnp.tanh(joined @ w), 3)
+        one = one * jax.random.bernoulli(third, 0.5, one.shape)
+        return jnp.mean(one * two - three), two
+
+
+    def inputs(seed):
+        w = np.random.default_rng(seed).normal(size=(6, 4)).astype("float32")
+        return w, rows(seed, 24, 6), rows(seed + 1, 24, 6), jax.random.key(seed)
+
+
+    @functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, 0, None), out_axes=(None, 0))
+    def parallel(w, x, y, key):
+        loss, two = views(w, x, y, {key})
+        return jax.lax.pmean(loss, "i"), two
+"""
+
+
+def test_what_is_drawn_for_batches_that_are_joined(shared):
+    """On three devices, each draws as many numbers for its three parts as are drawn for one batch of all."""
+    shared.write("joined.py", source(JOINED.replace("{key}", "key")))
+    result = shared.run("gen", "joined.py::views", "--inputs", "joined.py::inputs", "-o", "joined_views.py")
+    assert result.exit_code == 0, result.stderr
+    code = (shared.folder / "joined_views.py").read_text()
+    assert code.count("jax.lax.pmean") == 1 and "all_gather" not in code and len(folds(code)) == 3
+    assert "derived for all inputs and device counts" in result.words
+    assert "equal for equal draws" in result.words
+
+
+@pytest.mark.parametrize(("key", "exit_code"), [(FOLDED, 0), ("key", 1)])
+def test_draws_for_joined_batches_in_code_of_the_user(shared, key, exit_code):
+    name = "joined_by_hand" if exit_code == 0 else "joined_alike"
+    shared.write(f"{name}.py", "import functools\n" + source(JOINED.replace("{key}", key)))
+    result = shared.run(
+        "verify", f"{name}.py::parallel", "--against", f"{name}.py::views", "--inputs", f"{name}.py::inputs"
+    )
+    assert result.exit_code == exit_code, (result.stdout, result.stderr)
+    if exit_code:
+        assert "every device draws the same numbers" in " ".join(result.stderr.split())

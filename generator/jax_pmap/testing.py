@@ -18,7 +18,7 @@ from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
-from jax_pmap.worker.generator import Shares, rekeyed, repeat_draws
+from jax_pmap.worker.generator import Shares, drawn_sizes, groupings, rekeyed, repeat_draws
 from jax_pmap.worker.leaves import category, is_abstract, is_key, is_key_leaf, to_float64
 from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
@@ -175,9 +175,19 @@ def _hold_for_equal_draws(
     axis is the batch's is found out: for any other, a function that is right draws unlike numbers.
     """
     __tracebackhide__ = True
-    sizes = [size for leaf in _batches(*values) for size in np.shape(leaf) if size >= count]
-    tried = [Shares(rows // count, rows) for rows in dict.fromkeys(sizes) if rows % count == 0]
-    tried += [dataclasses.replace(shares, siblings=True) for shares in tried]
+    drawn = _program(reference, values, count, given)
+    # What is drawn on shares has other sizes where it is for examples.
+    drawn_for = drawn_sizes(drawn)
+    drawn_for = drawn_for - drawn_sizes(_program(parallel, values, count, given)) or drawn_for
+    sizes = {size for leaf in _batches(*values) for size in np.shape(leaf) if size and size % count == 0}
+    likeliest = sorted(sizes, key=lambda rows: (rows in drawn_for, rows), reverse=True)
+    tried = [
+        Shares(rows // count, rows, groups=groups)
+        for rows in likeliest
+        if any(size % rows == 0 for size in drawn_for)
+        for groups in ((), *groupings(drawn, rows))
+    ]
+    tried += [dataclasses.replace(shares, siblings=True) for shares in tried if not shares.groups]
     told: AssertionError | None = None
     for shares in tried:
         runs = _runs(reference, values, given, shares)
@@ -193,6 +203,14 @@ def _hold_for_equal_draws(
     raise AssertionError(f"{told}. Both drew equal random numbers for equal rows") from None
 
 
+def _program(function: Callable[..., Any], values: tuple[Any, Any], count: int, given: bool) -> Any:
+    """What a function is traced to on `count` devices."""
+    packed = Packed(_named(values), ())
+    call = lambda leaves: draws.arrays_of(_called(function, packed.unpack(leaves)))  # noqa: E731
+    with x64(given), only_devices(count), _caches_anew():
+        return jax.make_jaxpr(call)(packed.leaves)
+
+
 def _hold_keys(
     parallel: Callable[..., Any],
     reference: Callable[..., Any],
@@ -203,15 +221,10 @@ def _hold_keys(
 ) -> None:
     """Hold the keys of `parallel`: others on every device where it draws for examples, one elsewhere."""
     __tracebackhide__ = True
-    packed = Packed(_named(values), ())
-
-    def program(function: Callable[..., Any]) -> Any:
-        call = lambda leaves: draws.arrays_of(_called(function, packed.unpack(leaves)))  # noqa: E731
-        return jax.make_jaxpr(call)(packed.leaves)
-
-    with x64(given), only_devices(count), _caches_anew():
+    whole, parts = (_program(function, values, count, given) for function in (reference, parallel))
+    with x64(given), only_devices(count):
         try:
-            wrong, _ = keys_of_both(program(reference), program(parallel), packed.leaves, own_axes)
+            wrong, _ = keys_of_both(whole, parts, Packed(_named(values), ()).leaves, own_axes)
         except draws.Unfollowed as error:
             raise AssertionError(f"random numbers are drawn inside `{error}`, which cannot be read") from None
     if wrong is not None:

@@ -12,6 +12,7 @@ mean of some noise over the batch) still comes out differently.
 
 import contextlib
 import functools
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 
+from .drawn_keys import DRAWING
+from .jaxpr.versions import primitive_name
+from .jaxpr.walk import equations
 from .leaves import is_key
 
 #: jax's table of generators by name. Raw keys and new ones take theirs from it when they are used.
@@ -40,9 +44,12 @@ HOLDERS = [
 #: refused as unequal.
 SAMPLING: dict[str, Any] = getattr(jax.random.split, "__globals__", {})
 GATE = "_check_prng_key"
-#: The second word of a key holds the number of a block above as many bits.
-BLOCK_BITS = 16
+#: The second word of a key holds the number of a block above as many bits, and above those whether it is the
+#: own key of a share: words that nobody else's keys have there, but by chance.
+BLOCK_BITS, OWN_BITS = 16, 24
 BELOW_BLOCK = np.uint32((1 << BLOCK_BITS) - 1)
+LAST_BLOCK = np.uint32((1 << (OWN_BITS - BLOCK_BITS)) - 1)
+OF_SHARE = np.uint32(0xA5)
 
 
 def mixed(word: Any) -> Any:
@@ -66,32 +73,78 @@ class Shares:
     rows: int
     siblings: bool = False
     strides: tuple[tuple[str, int], ...] = ()
+    #: Of the draws for so many times the rows, in how many groups these lie: of each, a share has its part.
+    #: Where there are none they lie in one, and what is drawn for a multiple of the rows is for all of them.
+    groups: tuple[tuple[int, int], ...] = ()
 
     def stride(self, axis: Any) -> int:
         """How many shares the index along an axis of the devices counts."""
         return dict(self.strides).get(axis, 1)
 
-    def places(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
-        """For every element of a draw of `shape`, a word for its place in its block, and its block."""
+    def places(self, shape: tuple[int, ...], key: Any) -> tuple[Any, Any]:
+        """For every element of a draw of `shape`, a word for its place in its block, and its block.
+
+        One of three shares that draws for three batches draws as many numbers as are drawn for one batch of
+        all: with a `key` of its own.
+        """
+        multiples = dict(self.groups) or None
         word = jnp.full(shape, 0x9E3779B9, jnp.uint32)
         block = jnp.zeros(shape, jnp.uint32)
         for axis, length in enumerate(shape):
             place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-            if length and length % self.rows == 0:
-                unit = np.uint32(length // self.rows * self.size)
-                block, place = block + place // unit, place % unit
+            times = length // self.rows
+            if length and length % self.rows == 0 and (multiples is None or times in multiples):
+                groups = 1 if multiples is None else multiples[times]
+                rows, unit = np.uint32(length // groups), np.uint32(times * self.size // groups)
+                group, within = place // rows, place % rows
+                there, part = group * unit + within % unit, within // unit
+                if multiples is not None and length % self.size == 0 and length // self.size in multiples:
+                    there, part = jnp.where(is_own(key), place, there), jnp.where(is_own(key), 0, part)
+                block, place = block + part, there
             word = mixed(word + place + np.uint32(1))
         return word, block
 
 
+def drawn_sizes(program: Any) -> set[int]:
+    """Sizes of the axes of what a program draws, and of the keys that it makes."""
+    drawn = (each for each in equations(program) if primitive_name(each) in DRAWING | {"random_split"})
+    return {size for each in drawn for size in each.outvars[0].aval.shape}
+
+
+def groupings(program: Any, rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """The ways in which what a program draws may lie on shares of its `rows`.
+
+    Two batches that are joined have a share of the one and a share of the other on each device, and so has
+    what is drawn for them: they are two groups of rows. See `Shares.groups`.
+    """
+    multiples = sorted({size // rows for size in drawn_sizes(program) if size and size % rows == 0})
+    most = max(multiples, default=1)
+    for groups in (most, *range(1, most)) if most > 1 else ():
+        yield tuple((times, math.gcd(times, groups)) for times in multiples)
+
+
 def block_of(key: Any) -> Any:
-    """The block a key carries: the upper half of its second word."""
-    return key[1] >> BLOCK_BITS
+    """The block a key carries."""
+    return key[1] >> BLOCK_BITS & LAST_BLOCK
+
+
+def is_own(key: Any) -> Any:
+    """Whether a key is the own one of a share."""
+    return key[1] >> OWN_BITS == OF_SHARE
 
 
 def moved(key: Any, blocks: Any) -> Any:
     """`key` for as many blocks further on."""
-    return key.at[1].add(jnp.asarray(blocks).astype(jnp.uint32) << BLOCK_BITS)
+    block = (block_of(key) + jnp.asarray(blocks).astype(jnp.uint32)) & LAST_BLOCK
+    return key.at[1].set(key[1] & ~(LAST_BLOCK << BLOCK_BITS) | block << BLOCK_BITS)
+
+
+def own_key(key: Any, share: Any, shares: Shares) -> Any:
+    """The key of a share's own that `key` gives it; it says so where that is asked for."""
+    key = moved(key, share)
+    if not shares.groups:
+        return key
+    return key.at[1].set(key[1] & ((np.uint32(1) << OWN_BITS) - 1) | OF_SHARE << OWN_BITS)
 
 
 def digest(key: Any) -> Any:
@@ -119,15 +172,15 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
 
     def split(key: Any, shape: tuple[int, ...]) -> Any:
         if shares.siblings and tuple(shape) == (-(-shares.rows // shares.size),):
-            return jax.vmap(lambda block: moved(key, block))(jnp.arange(shape[0], dtype=jnp.uint32))
-        words, blocks = (part.reshape(-1) for part in shares.places(tuple(shape)))
+            return jax.vmap(lambda share: own_key(key, share, shares))(jnp.arange(shape[0], dtype=jnp.uint32))
+        words, blocks = (part.reshape(-1) for part in shares.places(tuple(shape), key))
         keys = jax.vmap(lambda word, block: moved(child(key, word), block))(words, blocks)
         return keys.reshape(*shape, *key_shape)
 
     def random_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
-        words, blocks = shares.places(tuple(shape))
-        # The carried block has 16 bits, and so has the sum.
-        block = (block_of(key) + blocks) & BELOW_BLOCK
+        words, blocks = shares.places(tuple(shape), key)
+        # The carried block has 8 bits, and so has the sum.
+        block = (block_of(key) + blocks) & LAST_BLOCK
         high = mixed(mixed(digest(key) ^ words) + block)
         if bit_width == 64:
             low = mixed(high + np.uint32(1))
@@ -147,7 +200,7 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
         split=split,
         random_bits=random_bits,
         fold_in=fold_in,
-        name=f"shares_{shares.size}_{shares.rows}_{shares.siblings}_{shares.strides}",
+        name=f"shares_{shares.size}_{shares.rows}_{shares.siblings}_{shares.strides}_{shares.groups}",
         tag=f"shares{shares.size}of{shares.rows}{'s' if shares.siblings else ''}",
     )
 
@@ -190,8 +243,9 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         vars(holder)["threefry_prng_impl"] = REGISTRY["threefry2x32"]
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
     strides = sum(1_000_003 * stride for _, stride in shares.strides)
+    layouts = sum(7_368_787 * (times + 31 * groups) for times, groups in shares.groups)
     number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
-    jax.config.update("jax_random_seed_offset", number + strides)
+    jax.config.update("jax_random_seed_offset", number + strides + layouts)
     invert = jax.core.Tracer.__invert__
     #: What stands for a device's index along an axis, that index, and the axis: as it is, or counting down
     #: from the largest number.
@@ -215,7 +269,7 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
             return own(key, data)
         index, axis = found
         # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
-        there = moved(words, index * shares.stride(axis))
+        there = own_key(words, index * shares.stride(axis), shares)
         return jax.random.wrap_key_data(there, impl=jax.random.key_impl(key)) if is_key(key) else there
 
     gate = SAMPLING.get(GATE)

@@ -255,7 +255,7 @@ def placed_events(
         Value(term, (Replicated() if axis is None else Sharded(axis, outer=minibatches),))
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
-    walk.run([each.jaxpr for each in shares], given)
+    walk.follow([each.jaxpr for each in shares], given)
     divided = {v.term: index for index, v in enumerate(given) if isinstance(v.places[0], Sharded)}
     whole_inputs = {value.term for value in given} - divided.keys()
     if len({len(each.events) for each in shares}) > 1:

@@ -19,7 +19,7 @@ from .distance import same_bits
 from .exceptions import summary
 from .leaves import is_abstract, is_key
 from .protocol import Checks, Failure, Problem, ProveInProcesses
-from .proving import check_count
+from .proving import check_layouts
 from .trials import Emitted, Trials
 
 #: How often collectives themselves are tried: those that are wrong are wrong most of the time.
@@ -74,7 +74,7 @@ def prove_in_processes(trials: Trials, emitted: Emitted, asked: ProveInProcesses
         return jax.tree.unflatten(tree, whole)
 
     parallel = Parallel(trials, lambda _: call, lambda leaves, _: None, count)
-    checks = check_count(parallel, size, with_given=False, plans=[("given", 0)])
+    checks = check_layouts(parallel, size, with_given=False, plans=[("given", 0)])
     return Checks(tuple(dataclasses.replace(check, processes=number) for check in checks))
 
 

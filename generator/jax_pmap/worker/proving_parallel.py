@@ -16,7 +16,7 @@ from .comparing import Parallel
 from .distance import distance
 from .drawn_keys import DRAWING
 from .few import check_few
-from .generator import repeat_draws
+from .generator import groupings, repeat_draws
 from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
 from .jaxpr.versions import shard_map_specs
@@ -36,7 +36,16 @@ from .parallel import (
 from .protocol import NOT_REFUSED, WAYS, Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
-from .sizes import ROOM, TAKEN, check_odd, check_ragged, check_sizes, is_out_of_reach, run_large
+from .sizes import (
+    ROOM,
+    TAKEN,
+    check_odd,
+    check_ragged,
+    check_sizes,
+    is_out_of_reach,
+    run_large,
+    traced_for,
+)
 from .target import current
 from .trials import Question, Trials
 from .uneven import check_uneven
@@ -451,6 +460,11 @@ def generators(calling: Calling, question: Question, count: int) -> Iterator[Que
     """
     yield dataclasses.replace(question, siblings=False)
     yield dataclasses.replace(question, siblings=True)
+    rows = arguments.batch_size(question.data[0], question.axes) // count * count
+    with prove.x64(question.x64):
+        drawn = traced_for(question, question.traceable, rows)
+    for groups in groupings(drawn, rows // question.minibatches):
+        yield dataclasses.replace(question, siblings=False, groups=groups)
     values = arguments.cut(question.data[0], question.axes, count)
     whole = Caller(calling, question.axes, dict.fromkeys(values, "whole"), count, None)
     traced = traced_arrays(whole.laid_out, Packed(values, question.statics))

@@ -86,6 +86,8 @@ class Question:
     among: int = 0
     #: Of axes of a mesh that divide it together, how many shares apart devices along each have theirs.
     strides: tuple[tuple[str, int], ...] = ()
+    #: In how many groups of rows those lie that are drawn for; see `Shares.groups`.
+    groups: tuple[tuple[int, int], ...] = ()
 
     @property
     def wide(self) -> bool:
@@ -163,7 +165,7 @@ class Question:
         rows, number = rows // self.minibatches, self.among or count
         if not self.repeat or not rows:
             return None
-        return Shares(-(-rows // number), rows, self.siblings, self.strides)
+        return Shares(-(-rows // number), rows, self.siblings, self.strides, self.groups)
 
     def widths(self, kind: Dtypes) -> bool:
         """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""

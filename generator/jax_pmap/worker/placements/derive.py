@@ -200,7 +200,7 @@ def derivation_of(
         walk = walker(terms, parallel)
         walk.microbatches = microbatches
         try:
-            found = walk.run(parallel, [walk.replicated(term) for term in given])
+            found = walk.follow(parallel, [walk.replicated(term) for term in given])
         except Apart as apart:
             return Derivation(walk.operations, (ended(apart),), unmet=multiples(walk.unmet))
         if len(found) != len(wanted):

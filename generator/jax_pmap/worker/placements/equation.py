@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .lattice import Placement
+from .lattice import Placement, Replicated, Sharded
 from .terms import Shape, Term, Terms
 
 
@@ -106,6 +106,8 @@ class Equation:
     mesh: tuple[str, ...] = ()
     #: What a rule says its answer holds under.
     conditions: list[Condition] = field(default_factory=list)
+    #: By how many rows all devices draw for, in how many groups of rows each has its part of them.
+    layouts: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -123,6 +125,16 @@ class Equation:
     def varying(self, result: int = 0) -> tuple[int, ...]:
         """Axes of a result whose sizes differ between the traces."""
         return axes_apart([shapes[result] for shapes in self.outputs])
+
+    def drawn(self, axis: int, result: int) -> Placement:
+        """The placement of what is drawn with a key of the device's own, for its rows along an axis.
+
+        The rows are independent of each other, so that any of them may be a device's: those that it has of
+        what its draws meet.
+        """
+        groups = self.layouts.get(self.outputs[0][result][axis] * self.counts[0], 1)
+        fits = all(shapes[result][axis] % groups == 0 for shapes in self.outputs)
+        return Sharded(axis, outer=groups if fits else 1)
 
     def varying_input(self, operand: int) -> tuple[int, ...]:
         """Axes of an operand whose sizes differ between the traces."""
@@ -164,8 +176,6 @@ class Equation:
 
     def is_zero(self, operand: int) -> bool:
         """Whether an operand is zero throughout, on every device too: zeros fit every placement."""
-        from .lattice import Replicated, Sharded
-
         value = self.operands[operand]
         return self.terms.is_zero(value.term) and all(
             isinstance(p, (Replicated, Sharded)) for p in value.places

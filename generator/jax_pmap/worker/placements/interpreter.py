@@ -234,6 +234,14 @@ class Apart(Exception):
         self.path = path
 
 
+class Met(Exception):
+    """What is drawn for rows meets those of a device in another layout than it was taken to have."""
+
+    def __init__(self, rows: int, groups: int) -> None:
+        super().__init__(rows, groups)
+        self.rows, self.groups = rows, groups
+
+
 def traced_apart(to: str) -> Apart:
     """Why nothing can be said of a program that Python makes another one for another size of a share."""
     return Apart(f"it is traced to {to} on other numbers of devices, where shares have other sizes")
@@ -264,6 +272,21 @@ class Interpreter:
         self.traces = traces
         #: For each mesh axis, the traces that differ from the first in the size of that axis alone.
         self.seen = {name: self._differing(name) for name in self.axes}
+        self.whole = tuple(WHOLE for _ in self.axes)
+        #: What rows hold that are added to a batch, where those take the place of other devices; see `added`.
+        self.added: Added | None = None
+        #: Every equation with those around it, and the values of its operands and of its results, where that
+        #: is asked for.
+        self.listed: list[tuple[tuple[Any, ...], Sequence[Value], Sequence[Value]]] | None = None
+        #: Whether a loop that adds up what it makes of groups of a device's rows is read as what it would
+        #: make of all of them at once. Read the other way, it is what a reference with the same loop is.
+        self.microbatches = False
+        #: By how many rows draws are for, in how many groups of rows each device has its part of them.
+        self.layouts: dict[int, int] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was met."""
         #: Sizes of the mesh axes that are bound where the walk is.
         self._bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
         #: How each key that is a device's own was made of the whole program's, and whose draws are whose.
@@ -278,9 +301,10 @@ class Interpreter:
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
+        #: What is drawn for rows with keys of the devices' own, and for how many.
+        self._for_rows: dict[Term, int] = {}
         #: Keys that draws for all devices come of, behind those they are drawn from.
         self._behind: set[Term] = set()
-        self.whole = tuple(WHOLE for _ in self.axes)
         #: Operations read, and primitives without a rule whose placements were measured.
         self.operations = 0
         self.measured: dict[str, None] = {}
@@ -293,8 +317,6 @@ class Interpreter:
         self.minibatches = 1
         #: Sums over devices of what is whole on each of them already.
         self.repeated: list[tuple[Any, ...]] = []
-        #: What rows hold that are added to a batch, where those take the place of other devices; see `added`.
-        self.added: Added | None = None
         #: What the loops are given that the walk is in.
         self._given: list[Sequence[Value]] = []
         #: What was met at each mark: the value, and the axes that `vmap` had put into it.
@@ -307,15 +329,9 @@ class Interpreter:
         self.cut: set[int] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
-        #: Every equation with those around it, and the values of its operands and of its results, where that
-        #: is asked for.
-        self.listed: list[tuple[tuple[Any, ...], Sequence[Value], Sequence[Value]]] | None = None
         #: Nesting depth of loops, to tell their parameters apart.
         self._depth = 0
-        #: Whether a loop that adds up what it makes of groups of a device's rows is read as what it would
-        #: make of all of them at once, and whether there was one. Read the other way, it is what a reference
-        #: with the same loop is.
-        self.microbatches = False
+        #: Whether there is a loop that may be one over microbatches.
         self.could_be_microbatches = False
 
     def _differing(self, name: str) -> tuple[int, ...]:
@@ -501,6 +517,15 @@ class Interpreter:
         return found.pop() if len(found) == 1 else None
 
     # --- walking --------------------------------------------------------------------------
+
+    def follow(self, jaxprs: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
+        """`run` a whole program: anew, where rows that are drawn for turn out to be others than was taken."""
+        while True:
+            try:
+                return self.run(jaxprs, inputs)
+            except Met as met:
+                self._begin()
+                self.layouts[met.rows] = met.groups
 
     def run(self, jaxprs: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
         """The values that a program makes of others; `jaxprs` is its trace for each device count."""
@@ -764,6 +789,7 @@ class Interpreter:
                 self.terms,
                 dtypes,
                 tuple(self.axes),
+                layouts=self.layouts,
             )
             columns.append(self._along(eq, places, equations[0], count))
         term_of = self._meanings(name, params, equations[0], operands, columns, outputs, dtypes)
@@ -779,6 +805,7 @@ class Interpreter:
         if spread is not None and eq.name != "psum" and eq.name not in IDENTITIES:
             return [Unknown(describe(spread), self.path(equation))] * count
         places = aligned(eq, places)
+        self._lie_alike(eq, places)
         if found is None and not groups:
             try:
                 if self.supposes and eq.name in FOREIGN:
@@ -803,6 +830,38 @@ class Interpreter:
         if isinstance(result, Partial) and any(eq.is_zero(at) for at in linear_in(eq.name, eq.params)):
             result = Replicated()  # A sum of zeros is zero on every device.
         return list(result) if isinstance(result, tuple) else [result] * count
+
+    def _lie_alike(self, eq: Equation, places: Sequence[Placement]) -> None:
+        """See that what is drawn for rows lies as the rows do that it meets.
+
+        Raises:
+            Met: it does not.
+        """
+        if len(self.axes) > 1 or all(getattr(place, "outer", 1) == 1 for place in places):
+            return
+        rows = [
+            (eq.whole_size(at, place.axis), place.outer, eq.operands[at].term)
+            for at, place in enumerate(places)
+            if isinstance(place, Sharded)
+        ]
+        in_groups = {size: groups for size, groups, _ in rows if groups > 1}
+        for size, groups, term in rows:
+            known = size not in in_groups or size in self.layouts
+            if groups == 1 and not known and size in self._drawn_for(term):
+                raise Met(size, in_groups[size])
+
+    def _drawn_for(self, term: Term) -> set[int]:
+        """For how many rows that was drawn which a term is made of."""
+        found, ahead, seen = set[int](), [term], {term}
+        while ahead:
+            each = ahead.pop()
+            if each in self._for_rows:
+                found.add(self._for_rows[each])
+                continue
+            more = set(self.terms[each].operands) - seen
+            seen |= more
+            ahead += more
+        return found
 
     def _meanings(
         self,
@@ -872,6 +931,9 @@ class Interpreter:
                     continue
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
+            if any(isinstance(place, OwnKey) for operand in operands for place in operand.places):
+                divided = [place.axis for place in places if isinstance(place, Sharded)]
+                self._for_rows.update((term, size[axis]) for axis in divided)
             if self.added is not None:
                 self.added.note(name, params[0], operands, Value(term, places), dtype)
             made.append(self._value(term, places))

@@ -67,7 +67,7 @@ def keyed(eq: Equation, *places: Placement, **_: Any) -> Result:
         elif axis is None and own and eq.name in ("random_bits", "random_gamma"):
             raise Stuck("random numbers for all devices are drawn with a key of this device's own")
         else:
-            found.append(Sharded(axis) if axis is not None else OwnKey() if own else Replicated())
+            found.append(eq.drawn(axis, result) if axis is not None else OwnKey() if own else Replicated())
     return tuple(found)
 
 
