@@ -1018,3 +1018,44 @@ def test_a_function_that_another_makes_where_it_is_called_is_looked_into(
     assert result.exit_code == 0, result.stderr
     whole = [each["value"] for each in json.loads(result.stdout)["plan"]["syncs"] if each["op"] == "psum"]
     assert "jnp.sum(mask)" in whole
+
+
+LAID_OUT = """
+import jax
+import jax.numpy as jnp
+
+
+def mean(values):
+    return jnp.mean(values)
+
+
+REDUCTIONS = {"mean": mean}
+
+
+def spread(w, x, power=1
+           + 1):
+    value, grad = jax.value_and_grad(
+        lambda w: 2
+        * jnp.sum((x @ w) ** power)
+        / jnp.sum(x**2)
+    )(w)
+    apart = jnp.std(x
+                    @ w) + (REDUCTIONS
+                            ["mean"])(x)
+    return value, grad, apart, x - x.mean(
+        0)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--accumulate", "2")])
+def test_an_expression_of_several_lines_is_read_as_one_of_one_line(
+    shared: Project, more: tuple[str, ...]
+) -> None:
+    """A line of it on its own is no Python."""
+    shared.write("laid_out.py", LAID_OUT)
+    words = ("gen", "laid_out.py::spread", "--arg", "w=f32[3]", "--arg", "x=f32[48,3]", "--no-run", *more)
+    made = shared.run(*words)
+    if more:
+        assert "JP074" in made.stderr, made.stderr
+    else:
+        assert made.exit_code == 0, made.stderr

@@ -559,7 +559,7 @@ class CallGraph:
 
     def _entry(self, called: str, caller: UserFunction) -> UserFunction | None:
         """The function that ``losses["mse"]`` is, of a dict in the caller's file that nothing changes."""
-        node = ast.parse(called, mode="eval").body
+        node = ast.parse(f"({called}\n)", mode="eval").body
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return None
         table = node.value.id

@@ -344,7 +344,7 @@ def reduction(text: str, called: str) -> Reduction | None:
             in ``x.std(0)``.
     """
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = ast.parse(f"({text}\n)", mode="eval").body
     except (SyntaxError, ValueError):
         return None
     if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):

@@ -70,7 +70,7 @@ class _Statement:
 
 def plain(source: str) -> str:
     """An expression as it is told from others, however it is laid out."""
-    return ast.unparse(ast.parse(source.strip(), mode="eval"))
+    return ast.unparse(ast.parse(f"({source}\n)", mode="eval"))
 
 
 def _segment(text: str, node: ast.expr | ast.stmt) -> str:

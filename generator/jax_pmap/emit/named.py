@@ -439,7 +439,7 @@ class _HasApplied(cst.CSTVisitor):
 
 def _key(node: cst.CSTNode) -> str:
     """What an expression is told by: the mean ``x.mean(0)`` is ``jnp.mean(x, axis=0)``."""
-    return ast.unparse(_AsFunctions().visit(ast.parse(_code(node), mode="eval")))
+    return ast.unparse(_AsFunctions().visit(ast.parse(f"({_code(node)}\n)", mode="eval")))
 
 
 class _AsFunctions(ast.NodeTransformer):

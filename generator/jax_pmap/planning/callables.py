@@ -40,7 +40,7 @@ def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | 
     parameter = next(p for p in facts.parameters if p.name == argument["name"])
     if parameter.default is None or not argument["default"]:
         return None
-    tree = ast.parse(parameter.default.strip(), mode="eval").body
+    tree = ast.parse(f"({parameter.default}\n)", mode="eval").body
     reads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     # Inside the drop-in, a parameter of the same name would hide what the default means.
     if reads & {p.name for p in facts.parameters}:

@@ -99,7 +99,7 @@ def picks_rows(text: str, called: str) -> bool:
         return True
     node: ast.AST | None = None
     with contextlib.suppress(SyntaxError):
-        node = ast.parse(text, mode="eval").body
+        node = ast.parse(f"({text}\n)", mode="eval").body
     positions = node.slice if isinstance(node, ast.Subscript) else None
     return isinstance(positions, ast.Name | ast.Call | ast.Subscript)
 

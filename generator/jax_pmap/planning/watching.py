@@ -289,7 +289,7 @@ def _given_constants(
     constant = {*order, *receiver}
     known: set[int] = set()
     written: set[str] = set()
-    called = ast.unparse(ast.parse(called, mode="eval"))
+    called = ast.unparse(ast.parse(f"({called}\n)", mode="eval"))
     for call in ast.walk(caller.parsed.definition):
         if not isinstance(call, ast.Call):
             continue
