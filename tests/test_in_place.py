@@ -488,6 +488,7 @@ class Fit:
         self.reduce, self.apart = getattr(jnp, kind), lambda errors: getattr(jnp, kind)(errors)
         self.axis, self.name = 0 if kind == "mean" else 1, "fit"
         self.jitted, self.kinds = jax.jit(self.loss), [kind]
+        self.basis = jnp.ones((3, 3) if kind == "mean" else 3)
         lock = threading.Lock()
         self.locked = lambda errors: getattr(jnp, kind)(errors if lock else errors)
 
@@ -511,6 +512,9 @@ class Fit:
 
     def along(self, w, x):
         return jnp.mean(x * w, axis=self.axis).sum()
+
+    def projected(self, w, x):
+        return self.rate * jnp.mean(jax.nn.logsumexp(w * (x @ self.basis), axis=-1))
 
     def branch(self, w, x):
         return jnp.mean((x @ w) ** 2) if self.kind == "mean" else jnp.sum((x @ w) ** 2)
@@ -571,7 +575,7 @@ def main(kind="mean", fit=Fit):
     w, x = jnp.ones(3), jnp.ones((24, 3))
     for name in (
         "looked_up", "function", "unnamed", "handed_on", "whole", "along", "branch", "by_method", "derived",
-        "counted", "compiled", "untold", "several", "assigned",
+        "counted", "compiled", "untold", "several", "assigned", "projected",
     ):
         getattr(fit(kind), name)(w, x)
     return make(kind)(w, x)
@@ -591,6 +595,7 @@ if __name__ == "__main__":
         ("Fit.handed_on", 'self.options.kind != "mean"'),
         ("Fit.whole", "(type(self.options).__qualname__, self.options.kind"),
         ("Fit.along", "self.axis != 0"),
+        ("Fit.projected", 'getattr(self.basis, "ndim", 0) != 2'),
         ("Fit.branch", ""),
         ("Fit.several", 'self.kinds != ["mean"]'),
         ("Fit.counted", 'self.kind != "mean"'),
@@ -676,3 +681,20 @@ def test_another_object_than_that_of_the_proof_raises(project):
     assert found.stdout == "1\n"
     assert "function: `self.reduce` must be jnp.mean, as in the run this file was made from" in found.stderr
     assert project.run("check", "holds.py", "--no-run").exit_code == 0
+
+
+def test_a_function_of_the_program_is_the_same_one_when_it_is_imported(project):
+    """As the module `__main__` it was proved, and a test imports it by its name."""
+    text = HOLDS.replace("class Fit", "def halved(f, e):\n    return f(e) / 2\n\n\nclass Fit", 1)
+    text = text.replace("lambda errors: getattr(jnp, kind)(errors)", "functools.partial(halved, jnp.mean)", 1)
+    path = project.write(
+        "holds.py", text.replace("import dataclasses", "import dataclasses\nimport functools", 1)
+    )
+    words = ("gen", "holds.py::Fit.unnamed", "--run", "python holds.py", "--in-place", "--no-run")
+    assert project.run(*words).exit_code == 0
+    assert "contents(self.apart)[0]" in path.read_text()
+    more = path.parent / "more.py"
+    more.write_text(
+        "import holds\n\nholds.Fit().unnamed(holds.jnp.ones(3), holds.jnp.ones((24, 3)))\nprint(1)\n"
+    )
+    assert program_output(more, 8) == [1]

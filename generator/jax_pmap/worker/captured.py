@@ -1,17 +1,21 @@
 """What a method reads of its object, and a nested function of the functions around it, and may depend on.
 
 Another object, or another call of the function around, may hold other ones: the name of a reduction, or a
-function. Numbers that only scale, and arrays, change nothing of the collectives.
+function, or an array with another number of axes. Numbers that only scale, and what arrays hold, change
+nothing of the collectives.
 """
 
 import ast
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from . import load, protocol
 from .examples import imported_as
@@ -147,7 +151,10 @@ class _Reader:
                 self._called(found, around, parents, bound, names)  # type: ignore[arg-type]
                 return
             read, path, value = around, after, found  # type: ignore[assignment]
-        if self._said(read, parents, own) or value is NotImplemented or has_shape(value):
+        if self._said(read, parents, own) or value is NotImplemented:
+            return
+        if has_shape(value):
+            self._rank(path, value)
             return
         around = parents.get(read)
         if isinstance(value, (int, tuple)) and not isinstance(value, bool):
@@ -305,6 +312,18 @@ class _Reader:
                 return
         for each, constant in found:
             self._constant(each, constant)
+
+    def _rank(self, path: str, value: Any) -> None:
+        """Hold an array to its number of axes.
+
+        Where a vector is in the place of a matrix, the last axis of a product is that of the batch. Arrays of
+        an object that is a tree are arguments of the mapped function, and held as such.
+        """
+        root = re.split(r"\W", path, maxsplit=1)[0]
+        if root == self.request.receiver and not jax.tree_util.all_leaves([self.space[root]]):
+            return
+        own = f"getattr({path}, 'ndim', 0)"
+        self.found[own] = protocol.CapturedConstant(own, repr(len(value.shape)), "", "int")
 
     def _type(self, path: str, value: Any) -> None:
         own = f"type({path}).__qualname__"
