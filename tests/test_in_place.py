@@ -321,6 +321,51 @@ def test_a_change_that_check_cannot_follow_says_so(project, monkeypatch):
     assert said in made.words
 
 
+CALLED = """\
+import jax
+import jax.numpy as jnp
+
+
+def loss(w, x):
+    return jnp.mean((x @ w) ** 2)
+
+
+def both(w, x):
+    return jax.value_and_grad(loss)(w, x)
+
+
+@jax.jit
+def step(w, x):
+    value, grad = both(w, x)
+    return w - 0.1 * grad, value
+
+
+def evaluate(w, x):
+    return loss(w, x)
+"""
+
+
+def test_what_a_changed_function_calls_on_every_device_stays(project):
+    """Made parallel too, it would map inside of a map: the step that was proved would raise."""
+    project.write("steps.py", CALLED)
+    inputs = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--in-place", "--no-run")
+    assert project.run("gen", "steps.py::step", *inputs).exit_code == 0
+    says = ("`p_step` (steps.py:", "calls `loss` on every device")
+    project.refused("JP055", "gen", "steps.py::loss", *inputs, exit_code=1, says=says)
+    assert project.run("gen", "steps.py::evaluate", *inputs).exit_code == 0
+    assert project.run("check", "steps.py").exit_code == 0
+
+
+def test_a_file_that_reads_what_the_compiler_made_is_refused(project):
+    more = "\n\ndef cost(w, x):\n    return step.lower(w, x).cost_analysis()\n"
+    project.write("steps.py", CALLED + more)
+    words = ("gen", "steps.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--in-place", "--no-run")
+    says = ("`step.lower` (steps.py:24) is of what `@jax.jit` makes", "Write `jax.jit(step).lower` there")
+    project.refused("JP042", *words, exit_code=1, says=says)
+    project.write("steps.py", CALLED + more.replace("step.", "jax.jit(step)."))
+    assert project.run(*words).exit_code == 0
+
+
 def test_what_cannot_be_asked_of_an_edit_is_refused(project):
     project.write("odd.py", "def f(x):\n    return x\n")
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))

@@ -8,7 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The target wears a decorator that is not known to merely compile, and is to be changed where it "
-        "stands, or taken from a program that is run: what the decorator adds to the function is unknown."
+        "stands, or taken from a program that is run: what the decorator adds to the function is unknown. "
+        "Or the file reads what only `jax.jit` makes, as in `step.lower`."
     ),
     why=(
         "Decorators such as `jax.jit` are set aside because they do not change the result. One "

@@ -8,7 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "No output depends on an argument that could be split, so every device would compute the same "
-        "result. Or the function is parallel already: it calls a `pmap` or `shard_map`."
+        "result. Or the function is parallel already: it calls a `pmap` or `shard_map`, or one that "
+        "`--in-place` changed calls it on every device."
     ),
     why=(
         "More devices would cost more and give nothing. Often it means that the wrong function "

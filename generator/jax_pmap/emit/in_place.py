@@ -37,6 +37,7 @@ from jax_pmap.emit.weave import name_node, renamed, source_of, with_first, writt
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.definitions import DEFINITIONS, find, statements
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import free_names, used_names
@@ -54,6 +55,9 @@ _OUTSIDE = (
     "beartype.",
     "jaxtyping.",
 )
+
+#: What a compiled function has, and another one has not.
+_OF_COMPILED = frozenset({"lower", "trace", "eval_shape", "clear_cache"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,11 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         )
     check_backend(target, backend)
     check_classes(target, plan)
+    _check_callers(target)
     syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     file = _File(target)
+    _check_compiled(target, file.taken())
     names = file.names.ours()
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees, file.names.with_ours(names))
     # Methods of several classes may have one name.
@@ -149,6 +155,63 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         return edition
     edition = file.edition(pieces, unit, header, adapted, texts, renames, (), at_top)
     return dataclasses.replace(edition, followed=False)
+
+
+def _check_callers(target: Target) -> None:
+    """Refuse a function that another one, changed in this file before, runs on every device."""
+    source, tree = target.source, target.parsed.tree
+    scope, _, name = source.qualname.rpartition(".")
+    chain = find(tree, scope) if scope else ()
+    around = chain[-1] if chain else tree
+    in_class = isinstance(around, ast.ClassDef)
+    beside = {each.name: each for each, _ in statements(around.body) if isinstance(each, DEFINITIONS)}
+    for mark in marks(source.text):
+        place = mark.qualname.rpartition(".")[0]
+        found = find(tree, f"{place}.{mark.mapped}" if place else mark.mapped)
+        if (
+            not found
+            or (in_class and place != scope)
+            or not f"{place}.".startswith(f"{scope}." if scope else "")
+        ):
+            continue
+        mapped = found[-1]
+        reached: set[str] = set()
+        ahead: list[ast.AST] = [mapped]
+        while ahead:
+            node = ahead.pop()
+            # A method is called on an object, whichever name that has.
+            used = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+            new = ((used if in_class else free_names(node)) & beside.keys()) - reached
+            reached |= new
+            ahead += [beside[each] for each in new]
+        if name in reached:
+            raise refused(
+                "JP055",
+                f"`{mark.mapped}` ({source.shown_path}:{mapped.lineno}) calls `{name}` on every device, "
+                "which would then divide what is divided already",
+                f"Name a function that calls it (def evaluate(…): return {name}(…)); that one is changed, "
+                f"and `{name}` stays as it is",
+                target.facts.span,
+            )
+
+
+def _check_compiled(target: Target, taken: Sequence[str]) -> None:
+    """Refuse a function of which the file reads what the decorator made that goes: ``step.lower``."""
+    name = target.source.qualname.rpartition(".")[2]
+    for each in ast.walk(target.parsed.tree) if taken else ():
+        if not isinstance(each, ast.Attribute) or each.attr not in _OF_COMPILED:
+            continue
+        of = each.value
+        called = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else ""
+        if called == name:
+            text = ast.unparse(of)
+            raise refused(
+                "JP042",
+                f"`{text}.{each.attr}` ({target.source.shown_path}:{each.lineno}) is of what `{taken[0]}` "
+                f"makes, and the new `{name}` is a function",
+                f"Write `jax.jit({text}).{each.attr}` there",
+                target.facts.span,
+            )
 
 
 def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
@@ -283,7 +346,7 @@ class _File:
         changes.append(Change(at, at, ("", *helpers, *[""] * (2 - self._blank_after(at)))))
         changes += [self._copy(other, text) for other, text in own]
         first = min([self.node.lineno, *(each.lineno for each in self.node.decorator_list)]) - 1
-        taken = self._decorators()[3]
+        taken = self.taken()
         mark = header.mark(self.at + unit.names.mapped, self.target.source.qualname, taken, added)
         lines = [*prefixed(split(mark), self.base), *self.function(pieces, unit, self.base, True)]
         end = self.node.end_lineno or first + 1
@@ -360,6 +423,10 @@ class _File:
                 found = [*lines[: row - 1], lines[row - 1][:column] + behind]
                 return [found[0][len(self.base) :], *found[1:]]
         raise AssertionError("a definition without a colon")
+
+    def taken(self) -> list[str]:
+        """Decorators that go."""
+        return self._decorators()[3]
 
     def _decorators(self) -> tuple[list[str], list[str], list[str], list[str]]:
         """Decorators of the mapped function and of the drop-in, comments between them, decorators that go."""
