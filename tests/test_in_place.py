@@ -508,6 +508,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 @dataclasses.dataclass
@@ -519,6 +520,12 @@ class Options:
 
 def reduced(options, errors):
     return options.rate * getattr(jnp, options.kind)(errors)
+
+
+def shifted(x, share):
+    if share > 0.5:
+        x = x - jnp.mean(x)
+    return jnp.sum(jnp.abs(x))
 
 
 def itself(options):
@@ -534,6 +541,8 @@ class Fit:
         self.axis, self.name = 0 if kind == "mean" else 1, "fit"
         self.jitted, self.kinds = jax.jit(self.loss), [kind]
         self.basis = jnp.ones((3, 3) if kind == "mean" else 3)
+        self.share, self.over, self.axes = float(self.axis), [self.axis], (self.axis, 0.5)
+        self.how, self.weights = {"axis": self.axis}, np.arange(2) == self.axis
         lock = threading.Lock()
         self.locked = lambda errors: getattr(jnp, kind)(errors if lock else errors)
 
@@ -560,6 +569,20 @@ class Fit:
 
     def projected(self, w, x):
         return self.rate * jnp.mean(jax.nn.logsumexp(w * (x @ self.basis), axis=-1))
+
+    def computed(self, w, x):
+        return jnp.mean(x * w, axis=int(self.share)).sum() + jnp.max(x, axis=self.axis + 0).sum()
+
+    def told(self, w, x):
+        axis = jnp.max(x, axis=getattr(self, "axis") * 1).sum()
+        return jnp.mean(x * w, **self.how).sum() + axis + jnp.max(x, axis=int(self.weights.argmax())).sum()
+
+    def asked(self, w, x):
+        return self.rate * shifted(x @ w, self.share)
+
+    def counted_off(self, w, x):
+        first, _ = self.axes
+        return sum(jnp.mean(x * w, axis=axis).sum() for axis in self.over) + jnp.max(x, axis=first).sum()
 
     def branch(self, w, x):
         return jnp.mean((x @ w) ** 2) if self.kind == "mean" else jnp.sum((x @ w) ** 2)
@@ -621,6 +644,7 @@ def main(kind="mean", fit=Fit):
     for name in (
         "looked_up", "function", "unnamed", "handed_on", "whole", "along", "branch", "by_method", "derived",
         "counted", "compiled", "untold", "several", "assigned", "projected",
+        "computed", "asked", "counted_off", "told",
     ):
         getattr(fit(kind), name)(w, x)
     return make(kind)(w, x)
@@ -640,6 +664,10 @@ if __name__ == "__main__":
         ("Fit.handed_on", 'self.options.kind != "mean"'),
         ("Fit.whole", "(type(self.options).__qualname__, self.options.kind"),
         ("Fit.along", "self.axis != 0"),
+        ("Fit.computed", "(int(self.share), self.axis + 0) != (0, 0)"),
+        ("Fit.told", '(self.axis * 1, self.how["axis"], int(self.weights.argmax())) != (0, 0, 0)'),
+        ("Fit.asked", "bool(self.share > 0.5) is not False"),
+        ("Fit.counted_off", "(self.over, self.axes[0]) != ([0], 0)"),
         ("Fit.projected", 'getattr(self.basis, "ndim", 0) != 2'),
         ("Fit.branch", ""),
         ("Fit.several", 'self.kinds != ["mean"]'),

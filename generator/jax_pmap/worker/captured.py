@@ -7,6 +7,7 @@ nothing of the collectives.
 
 import ast
 import contextlib
+import copy
 import functools
 import inspect
 import re
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import load, protocol
 from .examples import imported_as
@@ -34,6 +36,10 @@ SAYING = frozenset(
 #: Attributes of modules of Flax that say where they stand.
 PLACES = frozenset({"parent", "name"})
 
+#: Functions, and methods of arrays, that compute numbers of numbers.
+COMPUTING = frozenset({"int", "bool", "round", "abs", "min", "max", "len", "tuple", "str", "float"})
+READING = frozenset({"item", "tolist", "sum", "max", "min", "argmax", "argmin", "any", "all"})
+
 Definition = ast.FunctionDef | ast.Lambda
 
 
@@ -44,7 +50,7 @@ def captured(request: protocol.FindCaptured) -> tuple[protocol.CapturedConstant,
     node = next(
         (
             n
-            for n in ast.walk(ast.parse(request.text))
+            for n in ast.walk(_Plain().visit(ast.parse(request.text)))
             if isinstance(n, Definition) and n.lineno == request.line
         ),
         None,
@@ -93,6 +99,9 @@ class _Reader:
                 if isinstance(at, ast.Name) and stored.count(at.id) == 1 and path:
                     bound[at.id] = path
                     named.add(statement.value)
+                elif isinstance(at, ast.Tuple | ast.List) and path and self._is_row(path, at):
+                    once = [each if stored.count(each.id) == 1 else None for each in at.elts]  # type: ignore[attr-defined]
+                    bound |= {each.id: f"{path}[{i}]" for i, each in enumerate(once) if each is not None}  # type: ignore[attr-defined]
         for each in ast.walk(node):
             if (
                 isinstance(each, ast.Name)
@@ -153,18 +162,24 @@ class _Reader:
             read, path, value = around, after, found  # type: ignore[assignment]
         if self._said(read, parents, own) or value is NotImplemented:
             return
-        if has_shape(value):
-            self._rank(path, value)
+        scales = isinstance(value, int) and not isinstance(value, bool) and not _chooses(read, parents)
+        counted = isinstance(around := parents.get(read), ast.Call) and ast.unparse(around.func) == "len"
+        if has_shape(value) or isinstance(value, float) or scales or (counted and self._is_open(value)):
+            self._computed(read, path, value, bound, parents, names)
             return
         around = parents.get(read)
-        if isinstance(value, (int, tuple)) and not isinstance(value, bool):
-            if _is_whole(value) and _chooses(read, parents):
+        if isinstance(value, int) and not isinstance(value, bool):
+            self._constant(path, int(value))
+            return
+        if _is_whole(value):
+            if _chooses(read, parents):
                 self._constant(path, value)
-            elif isinstance(value, tuple) and not _is_whole(value):
-                self._whole(path, value)
             return
         if isinstance(value, types.FunctionType) and self._is_around(path, value):
-            self._called(value, read, parents, bound, names)
+            self._called(value, read, parents, bound, names, defaults=path)
+        elif isinstance(around, ast.keyword) and around.arg is None and isinstance(value, dict):
+            for key, each in value.items():
+                self._constant(f"{path}[{key!r}]", each)
         elif self._is_open(value):
             handed = self._given(around, read, parents, names)
             if handed is not None:
@@ -173,6 +188,91 @@ class _Reader:
                 self._whole(path, value)
         else:
             self._constant(path, value)
+
+    def _computed(
+        self,
+        read: ast.AST,
+        path: str,
+        value: Any,
+        bound: Mapping[str, str],
+        parents: Mapping[ast.AST, ast.AST],
+        names: Mapping[str, Any],
+    ) -> None:
+        """Hold what is computed of numbers, or of an array, where that is an axis, a size or a test.
+
+        ``int(self.share)`` and ``self.basis.shape[0] // 2`` may choose, where the numbers themselves only
+        scale. The leaves of an object that is a tree are arguments of the mapped function, and held as such.
+        """
+        root = re.split(r"\W", path, maxsplit=1)[0]
+        inside = [] if root != self.request.receiver else jax.tree_util.tree_leaves(self.space[root])
+        if any(each is value for each in inside):
+            return
+        whole, text = read, path
+        found = value
+        while isinstance(around := parents.get(whole), ast.expr):
+            if isinstance(call := parents.get(around), ast.Call) and call.func is around:
+                around = call
+            if not (made := self._known(around, bound)):
+                break
+            after = self._value(made)
+            if not (has_shape(after) or isinstance(after, (int, float, str, tuple, list))):
+                break
+            whole, text, found = around, made, after
+        if isinstance(found, np.generic):
+            found = found.item()
+        around = parents.get(whole)
+        if isinstance(around, ast.If | ast.IfExp | ast.While) and getattr(found, "shape", None) == ():
+            found = bool(found)
+        if isinstance(found, (bool, str)):
+            self._constant(f"{type(found).__name__}({text})", found)
+        elif _is_whole(found):
+            if _chooses(whole, parents):
+                self._constant(text, found)
+        elif has_shape(value):
+            self._rank(path, value)
+        elif whole is read and (handed := self._given(around, read, parents, names)):
+            self._function(handed[0], {handed[1]: path})
+
+    def _known(self, node: ast.AST, bound: Mapping[str, str]) -> str:
+        """The expression of the target that computes a node of what is read alone; ``""`` for others."""
+        if path := self._path(node, bound):
+            return path
+        if isinstance(node, ast.Constant):
+            return ast.unparse(node)
+        made = copy.copy(node)
+        if isinstance(node, ast.Call):
+            function = node.func
+            name, _, method = ast.unparse(function).rpartition(".")
+            if isinstance(function, ast.Attribute) and method in READING and not (node.args or node.keywords):
+                holder = self._known(function.value, bound)
+                return f"{holder}.{method}()" if holder else ""
+            home = getattr(self.space.get(name), "__name__", "")
+            builtin = not name and method in COMPUTING - self.space.keys()
+            if not (builtin or home in ("numpy", "math")) or node.keywords:
+                return ""
+        elif not isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare | ast.BoolOp | ast.Subscript):
+            return ""
+        for name, inside in ast.iter_fields(node):
+            if name == "func" or not isinstance(inside, ast.expr | list):
+                continue
+            parts = [
+                each
+                for each in (inside if isinstance(inside, list) else [inside])
+                if isinstance(each, ast.expr)
+            ]
+            texts = [self._known(each, bound) for each in parts]
+            if not all(texts):
+                return ""
+            known = [ast.parse(each, mode="eval").body for each in texts]
+            if parts:
+                setattr(made, name, known if isinstance(inside, list) else known[0])
+        return ast.unparse(made)
+
+    def _is_row(self, path: str, names: ast.Tuple | ast.List) -> bool:
+        """Whether names are given the items of a tuple or a list, one for each."""
+        value = self._value(path)
+        plain = all(isinstance(each, ast.Name) for each in names.elts)
+        return plain and isinstance(value, (tuple, list)) and len(value) == len(names.elts)
 
     def _given(
         self,
@@ -244,10 +344,14 @@ class _Reader:
         bound: Mapping[str, str],
         names: Mapping[str, Any],
         receiver: str = "",
+        defaults: str = "",
     ) -> None:
-        """Go on in a function at `node`, with what it is given there."""
+        """Go on in a function at `node`, with what it is given there, and else by what it was made with."""
         parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
         given = {name: name for name in enclosed(function) if self._visible(function, name)}
+        made = function.__defaults__ if defaults else None
+        for at, parameter in enumerate(parameters[len(parameters) - len(made or ()) :]):
+            given[parameter] = f"{defaults}.__defaults__[{at}]"
         if receiver:
             given[parameters[0]] = receiver
         call = parents.get(node)
@@ -255,8 +359,9 @@ class _Reader:
             rest = parameters[bool(receiver) :]
             pairs = [*zip(rest, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
             for name, argument in pairs:
-                if name is not None and (path := self._path(argument, bound)):
-                    given[name] = path
+                if name is not None:
+                    given.pop(name, None)
+                    given |= {name: path} if (path := self._path(argument, bound)) else {}
         self._function(function, given)
 
     def _is_around(self, path: str, value: types.FunctionType) -> bool:
@@ -316,12 +421,8 @@ class _Reader:
     def _rank(self, path: str, value: Any) -> None:
         """Hold an array to its number of axes.
 
-        Where a vector is in the place of a matrix, the last axis of a product is that of the batch. Arrays of
-        an object that is a tree are arguments of the mapped function, and held as such.
+        Where a vector is in the place of a matrix, the last axis of a product is that of the batch.
         """
-        root = re.split(r"\W", path, maxsplit=1)[0]
-        if root == self.request.receiver and not jax.tree_util.all_leaves([self.space[root]]):
-            return
         own = f"getattr({path}, 'ndim', 0)"
         self.found[own] = protocol.CapturedConstant(own, repr(len(value.shape)), "", "int")
 
@@ -401,6 +502,19 @@ class _Reader:
         return f"{home}.{known}" if top and getattr(tops.get(top), "__name__", "") == top else ""
 
 
+class _Plain(ast.NodeTransformer):
+    """Writes ``getattr(self, "axis")`` as ``self.axis``."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) != "getattr" or len(node.args) != 2:
+            return node
+        of, name = node.args
+        if not isinstance(name, ast.Constant) or not str(name.value).isidentifier():
+            return node
+        return ast.copy_location(ast.Attribute(of, str(name.value), ast.Load()), node)
+
+
 def _is_entry(node: ast.AST | None) -> bool:
     """Whether an expression is ``read["name"]``."""
     return (
@@ -434,11 +548,13 @@ def _is_static(value: Any, name: str) -> bool:
 def _chooses(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
     """Whether a number may be an axis, a size or an index: it is no operand, and counts no rounds."""
     around = parents.get(node)
-    if isinstance(around, ast.keyword):
-        return True
     if isinstance(around, ast.Call):
-        return node is not around.func and ast.unparse(around.func) != "range"
-    return isinstance(around, ast.Subscript | ast.Slice | ast.Tuple | ast.List | ast.Compare)
+        # ``range(n)`` counts, and ``range(first, n)`` may go over axes.
+        return node is not around.func and (ast.unparse(around.func) != "range" or len(around.args) > 1)
+    if isinstance(around, ast.keyword) and isinstance(call := parents.get(around), ast.Call):
+        # A counter that goes on in the next object.
+        return not ast.unparse(call.func).endswith("replace")
+    return not isinstance(around, ast.BinOp | ast.UnaryOp | ast.AugAssign)
 
 
 def _outward(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[ast.AST]:
@@ -488,7 +604,7 @@ def _tree_of(function: types.FunctionType) -> Definition | None:
 @functools.lru_cache(maxsize=512)
 def _tree_at(path: str, name: str, line: int) -> Definition | None:
     try:
-        tree = ast.parse(text_of(path))
+        tree = _Plain().visit(ast.parse(text_of(path)))
     except (OSError, SyntaxError, ValueError):
         return None
     found = [
@@ -562,7 +678,13 @@ def _constants(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tu
         inside = [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         inside = [(f"{path}.{name}", getattr(value, name)) for name in value._fields]
-    elif type(value) in (list, tuple) and value and all(isinstance(each, (str, bytes)) for each in value):
+    elif (
+        type(value) in (list, tuple)
+        and value
+        and (
+            all(isinstance(each, (str, bytes)) for each in value) or all(type(each) is int for each in value)
+        )
+    ):
         yield path, value
         return
     elif isinstance(value, (list, tuple)):
