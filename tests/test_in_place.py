@@ -756,6 +756,53 @@ def test_another_object_than_that_of_the_proof_raises(project):
     assert project.run("check", "holds.py", "--no-run").exit_code == 0
 
 
+CONFIGURED = """\
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass
+class Config:
+    rate: float = 0.1
+    decay: float = 0.01
+    kind: str = "mean"
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+
+    def step(self, w, x):
+        return w - self.config.rate * jax.grad(self.loss)(w, x)
+
+    def loss(self, w, x):
+        value = getattr(jnp, self.config.kind)((x @ w) ** 2)
+        if self.config.decay > 0:
+            value = value + self.config.decay * jnp.sum(w**2)
+        return value
+
+
+if __name__ == "__main__":
+    print(*Trainer(Config()).step(jnp.ones(3), jax.random.normal(jax.random.key(0), (24, 3))))
+"""
+
+
+def test_what_a_program_holds_is_read_alike_when_it_is_checked(project):
+    """The lines of a changed file are others than those that check takes it back to, and runs."""
+    path = project.write("configured.py", CONFIGURED)
+    before = program_output(path, 1)
+    words = ("gen", "configured.py::Trainer.step", "--run", "python configured.py", "--in-place", "--no-run")
+    assert project.run(*words).exit_code == 0
+    text = path.read_text()
+    assert "self.config.kind" in text.partition("def step(")[2]
+    assert "bool(self.config.decay > 0)" in text
+    assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+    checked = project.run("check", "configured.py")
+    assert checked.exit_code == 0, checked.stdout
+
+
 def test_a_function_of_the_program_is_the_same_one_when_it_is_imported(project):
     """As the module `__main__` it was proved, and a test imports it by its name."""
     text = HOLDS.replace("class Fit", "def halved(f, e):\n    return f(e) / 2\n\n\nclass Fit", 1)

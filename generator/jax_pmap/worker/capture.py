@@ -84,6 +84,7 @@ class Watch:
         if path in self.sources:
             lines = self.sources[path].splitlines(True)
             linecache.cache[path] = (len(self.sources[path]), None, lines, path)
+            load.keep_text(path, self.sources[path])
         tree: Any = compile(text, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         if path == self.path:
             self.loaded = True

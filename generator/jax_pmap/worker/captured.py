@@ -221,8 +221,9 @@ class _Reader:
         if isinstance(found, np.generic):
             found = found.item()
         around = parents.get(whole)
-        if isinstance(around, ast.If | ast.IfExp | ast.While) and getattr(found, "shape", None) == ():
-            found = bool(found)
+        if isinstance(around, ast.If | ast.IfExp | ast.While) and around.test is whole:
+            with contextlib.suppress(Exception):  # The program may have called the target while jax traced.
+                found = bool(found)
         if isinstance(found, (bool, str)):
             self._constant(f"{type(found).__name__}({text})", found)
         elif _is_whole(found):
@@ -245,7 +246,7 @@ class _Reader:
             name, _, method = ast.unparse(function).rpartition(".")
             if isinstance(function, ast.Attribute) and method in READING and not (node.args or node.keywords):
                 holder = self._known(function.value, bound)
-                return f"{holder}.{method}()" if holder else ""
+                return f"{holder}.{method}()" if holder and has_shape(self._value(holder)) else ""
             home = getattr(self.space.get(name), "__name__", "")
             builtin = not name and method in COMPUTING - self.space.keys()
             if not (builtin or home in ("numpy", "math")) or node.keywords:

@@ -22,6 +22,7 @@ SETTLED = frozenset({"jax_num_cpu_devices", "jax_platforms", "jax_platform_name"
 
 #: Texts that were run in place of those of files, by path.
 _RUN: dict[str, str] = {}
+_WHOLE: dict[str, str] = {}
 
 
 def text_of(path: str) -> str | bytes:
@@ -30,10 +31,15 @@ def text_of(path: str) -> str | bytes:
     Raises:
         OSError: it cannot be read.
     """
-    if path in _RUN:
-        return _RUN[path]
+    if path in _RUN or path in _WHOLE:
+        return _RUN.get(path) or _WHOLE[path]
     with open(path, "rb") as stream:
         return stream.read()
+
+
+def keep_text(path: str, text: str) -> None:
+    """Take `text` for that of a file: a program runs it, all of it, in that place."""
+    _WHOLE[path] = text
 
 
 def is_in_part(module: types.ModuleType) -> bool:
