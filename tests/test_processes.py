@@ -27,6 +27,11 @@ def step(params, key, x):
     return {"up": params["up"] - 0.1 * x.T @ hidden / len(x)}, key, hidden
 
 
+def errors(w, x, y):
+    error = x @ w - y
+    return w - 0.1 * x.T @ error / len(x), error
+
+
 def differs(x):
     return jnp.mean(x) + jax.process_index()
 
@@ -56,6 +61,14 @@ def test_code_is_run_in_processes_that_have_their_own_rows(steps: Project, words
     assert ("make_array_from_process_local_data" in document["code"]) is ("jit" in words)
 
 
+def test_rows_of_all_processes_go_into_the_next_call_beside_own_ones(steps: Project) -> None:
+    """`errors` gives rows that have the form of its `y`."""
+    words = ("--arg", "w=f32[6]", "--arg", "x=f32[24,6]", "--arg", "y=f32[24]", "--processes", "2")
+    made = steps.run("gen", "step.py::errors", *words, "--backend", "shard_map")
+    assert made.exit_code == 0, made.stderr
+    assert "4 in 2 processes" in made.stdout.partition('"""')[0]
+
+
 def test_what_differs_between_processes_is_refused(steps: Project) -> None:
     words = ("gen", "step.py::differs", "--arg", "x=f32[24]", "--processes", "2")
     says = ("of 2: the output differs on 4 devices in 2 processes", "jax.process_index")
@@ -64,7 +77,7 @@ def test_what_differs_between_processes_is_refused(steps: Project) -> None:
 
 def test_a_process_that_ends_ends_the_others(steps: Project) -> None:
     words = ("gen", "step.py::dies", "--arg", "x=f32[24]", "--processes", "2", "--timeout", "100")
-    says = ("process 2 of 2", "exited with code 3", "step.py:19:9")
+    says = ("process 2 of 2", "exited with code 3", "step.py:24:9")
     steps.refused("JP012", *words, says=says)
 
 
