@@ -18,7 +18,7 @@ from jax import lax
 
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, inner_jaxpr, scan_parts, while_parts
-from .jaxpr.walk import control, subjaxprs, walk
+from .jaxpr.walk import control, equations, subjaxprs, walk
 from .leaves import is_key
 
 #: Ways a decision went, one traced bool for each that it has.
@@ -336,6 +336,7 @@ class Decisions:
                 self._limit *= 4
             self._limit *= MORE_ROUNDS
         self.numbers = constants_of(closed)
+        self.lengths = indexed_lengths(closed)
 
     def __call__(self, leaves: Sequence[Any]) -> np.ndarray | None:
         """For each way of each decision, whether it is taken anywhere on these leaves; None where cut off."""
@@ -343,6 +344,26 @@ class Decisions:
             return np.zeros(0, bool)
         cut_off, *ways = np.asarray(self._run(leaves, np.int32(self._limit)))
         return None if cut_off else np.asarray(ways)
+
+
+def indexed_lengths(closed: Any) -> list[int]:
+    """How long axes are of which a negative index counts from the end: what jax adds to one below 0."""
+    below, added = set(), dict[Any, list[int]]()
+    for equation in equations(closed):
+        name = equation.primitive.name
+        if name not in ("lt", "add"):
+            continue
+        of, *others = equation.invars
+        if not hasattr(others[0], "val") or hasattr(of, "val"):
+            continue
+        number = others[0].val
+        if np.ndim(number) or not np.issubdtype(of.aval.dtype, np.integer):
+            continue
+        if name == "add":
+            added.setdefault(of, []).append(int(number))
+        elif not int(number):
+            below.add(of)
+    return sorted({number for of in below for number in added.get(of, ())})
 
 
 def constants_of(closed: Any, among: frozenset[str] = LIMITING) -> list[float]:

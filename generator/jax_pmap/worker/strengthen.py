@@ -10,6 +10,7 @@ import numpy as np
 from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
+from .distance import same_bits
 from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
@@ -153,7 +154,15 @@ def find(
             return False
         return first is None or not prove.finite(first) or prove.finite(found) or guarded(found, first)
 
-    outside = strays(data[0], axes, settled, seed, sound)
+    def is_told(candidate: Values, others: Sequence[Values]) -> bool:
+        """Whether the reference tells inputs from each of some others."""
+        if not others:
+            return True
+        first, *rest = ([*map(prove.host, jax.tree.leaves(result(each)))] for each in (candidate, *others))
+        return not any(len(each) == len(first) and all(map(same_bits, first, each)) for each in rest)
+
+    lengths = sorted({length for each in traced for length in each.lengths})
+    outside = strays(data[0], axes, settled, seed, sound, lengths, is_told)
     if not sites or reached(data[0]) is None:
         return Found(tuple(outside))
     numbers = list(dict.fromkeys(number for each in traced for number in each.numbers))
@@ -176,7 +185,13 @@ def guarded(result: Any, first: Any) -> bool:
 
 
 def strays(
-    values: Values, axes: LeafAxes, settled: Sequence[str], seed: int, sound: Callable[[Values], bool]
+    values: Values,
+    axes: LeafAxes,
+    settled: Sequence[str],
+    seed: int,
+    sound: Callable[[Values], bool],
+    lengths: Sequence[int] = (),
+    is_told: Callable[[Values, Sequence[Values]], bool] = lambda _, __: True,
 ) -> list[Values]:
     """Inputs in which some integers of one leaf lie outside the range of those given, or none is the least.
 
@@ -185,6 +200,9 @@ def strays(
     comparison need stand in the function for that. Whole numbers that are summed as floats are others from
     2^24 on. A class that no row is of has no mean and no largest. One leaf at a time, as one may index what
     has no such row.
+
+    A negative one that is nothing to the reference but an index from the end, of an axis with one of some
+    `lengths`, is no label that anybody gives: what counts rows by labels of each device is not held to it.
     """
     found: list[Values] = []
     random = np.random.default_rng(seed)
@@ -197,11 +215,19 @@ def strays(
             share = along(np.linspace(-0.3, 0.9, leaf.shape[axis]), leaf, axis)
             away = random.random(leaf.shape) < share
             low, high, given = int(np.min(leaf)), int(np.max(leaf)), np.asarray(leaf, object)
-            others = [np.where(away, number, given) for number in (min(low, 0) - 1, high + 1, UNEVEN)]
-            for other in (*others, np.where(given == low, high, given)):
+
+            def replaced(number: int) -> Any:
+                return np.where(away, number, given)  # noqa: B023
+
+            for number in (min(low, 0) - 1, high + 1, UNEVEN, None):
+                other = np.where(given == low, high, given) if number is None else replaced(number)
                 changed = like(other, leaf)
                 candidate = with_leaf(values, name, index, changed)
-                if changed is not leaf and sound(candidate):
+                if changed is leaf or not sound(candidate):
+                    continue
+                counted = (number + n for n in lengths) if number is not None and number < 0 else ()
+                others = [with_leaf(values, name, index, like(replaced(each), leaf)) for each in counted]
+                if is_told(candidate, others):
                     found.append(candidate)
     return found
 
