@@ -354,7 +354,7 @@ def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
 
     A plan that is begun anew asks some questions again: the latest are answered once.
     """
-    if not measured(request.roles.statics).draws:
+    if not measured(request.roles.statics, request.overrides).draws:
         return protocol.Draws()
     return current().once("surveyed", protocol.encode(request), lambda: _surveyed(request), most=ANSWERS)
 
@@ -417,9 +417,12 @@ def new_trials(
     """Runs of the target that have not been asked for; see `trials_of`."""
     target = current()
     roles, overrides = comparison.roles, comparison.overrides
-    given = measured(roles.statics)
+    try:
+        given = measured(roles.statics, overrides)
+    except Problem:  # Of a constant that the function does not take, which the runs tell.
+        given = measured(roles.statics)
     rounding = {"given": given.rounding}
-    if not comparison.derived and (wide := widened(roles.statics)) is not None:
+    if not comparison.derived and (wide := widened(roles.statics, overrides)) is not None:
         rounding["float64"] = wide.rounding
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:

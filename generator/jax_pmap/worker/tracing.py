@@ -1,8 +1,9 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -180,39 +181,40 @@ class Measured:
     draws: bool
 
 
-def measured(statics: Sequence[str]) -> Measured:
-    """What there is to know of the function in the user's own dtypes.
+def measured(statics: Sequence[str], overrides: Mapping[str, str] = MappingProxyType({})) -> Measured:
+    """What there is to know of the function in the user's own dtypes, with `overrides` of its constants.
 
     Raises:
         Problem: ``"reference"``, it is not traced.
     """
     target = current()
-    return target.once("given", tuple(statics), lambda: measure(statics, wide=False))
+    key = tuple(statics), tuple(sorted(overrides.items()))
+    return target.once("given", key, lambda: measure(statics, overrides, wide=False))
 
 
-def widened(statics: Sequence[str]) -> "Measured | None":
+def widened(statics: Sequence[str], overrides: Mapping[str, str] = MappingProxyType({})) -> "Measured | None":
     """The same with float64 throughout, as runs have it; None where the function does not run so."""
     target = current()
 
     def tried() -> "Measured | None":
         try:
-            return measure(statics, wide=True)
+            return measure(statics, overrides, wide=True)
         except Problem as problem:
             if problem.kind != "reference":
                 raise
             return None
 
-    return target.once("float64", tuple(statics), tried)
+    return target.once("float64", (tuple(statics), tuple(sorted(overrides.items()))), tried)
 
 
-def measure(statics: Sequence[str], *, wide: bool) -> Measured:
+def measure(statics: Sequence[str], overrides: Mapping[str, str], *, wide: bool) -> Measured:
     """Measure the rounding in the function, with all numbers `wide` or in the user's own dtypes.
 
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
     target = current()
-    values = target.values({})
+    values = target.values(overrides)
     packed = Packed(to_float64(values) if wide else values, statics)
     return measure_in(target.reference, packed, wide=wide, x64=wide or target.x64)
 
