@@ -14,6 +14,7 @@ from .arguments import Packed, Values
 from .calling import Calling
 from .comparing import Parallel
 from .distance import distance
+from .dividing import is_divided
 from .drawn_keys import DRAWING
 from .few import check_few
 from .generator import groupings, repeat_draws
@@ -84,13 +85,26 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
                     ended = attempt(caller, trial.values[0], allowed[0])
                     if ended.ends != "raises":
                         break
+                if asked.layouts is None and ended.ends != "raises" and asks_nothing(caller, trial.values[0]):
+                    continue
                 tried.append(ended)
                 if ended.ends == "equal":
                     break
-        if tried[-1].ends == "equal":
+        if tried and tried[-1].ends == "equal":
             break
     trials.question = question
     return Calls(sizes[count], tuple(tried), left_out=tuple(calling.left_out))
+
+
+def asks_nothing(caller: Caller, values: Values) -> bool:
+    """Whether a call with axes of devices leaves all of the batch to each: what is divided are copies."""
+    if not caller.raw:
+        return False
+    packed = Packed(values, ())
+    traced = traced_arrays(caller.laid_out, packed)
+    return traced is not None and not is_divided(
+        traced, [axis is not None for axis in packed.axes(caller.axes)]
+    )
 
 
 def sums_gradients(call: Callable[[Values], Any], question: Question) -> bool:
@@ -256,7 +270,7 @@ class _Written:
                 base = arguments.batch_size(question.data[0], question.axes)
                 yield check_uneven(self.parallel, self.calling.function, base, "drop")
             else:
-                yield check_ragged(self.parallel)
+                yield check_ragged(self.parallel, caller.laid_out)
             yield check_arguments(trials.question, self.calling, given, count, size)
             yield self.handed(given, donated)
             if handed.emitted_namespace(self.calling.function) and not question.repeat:

@@ -88,6 +88,11 @@ def check_sizes(
     # A capacity may be beyond what any few rows fill.
     if not narrow and lies_on > 1 and not minds and not rows and not question.found.stuck:
         return checks, notes
+    if not narrow and goes_row_by_row(question, laid_out, count):
+        notes.append(
+            "no batch of thousands was run: a Python loop over the rows makes operations for each of them"
+        )
+        return checks, notes
     if (many := run_many(parallel, rows)) is not None:
         return [*checks, many], notes
     if narrow:
@@ -130,15 +135,16 @@ def fine_rows(question: "Question", laid_out: Callable[[Values], Any], size: int
     return max(*rows, MANY * count)
 
 
-def check_ragged(parallel: Parallel) -> list[Check]:
+def check_ragged(parallel: Parallel, laid_out: Callable[[Values], Any]) -> list[Check]:
     """Runs of a drop-in on batches that do not divide, up to the first that fails.
 
     What it or the reference does not take is left out. So are random numbers: rows that are added draw some.
+    `laid_out` calls the parallel function, and returns what it does.
     """
     question, count = parallel.trials.question, parallel.count
     base = arguments.batch_size(question.data[0], question.axes)
     sizes = [(size, 0) for size in uneven_sizes(count, base)]
-    if enlarge(parallel.trials, MANY):
+    if enlarge(parallel.trials, MANY) and not goes_row_by_row(question, laid_out, count):
         # The rest of a large batch is left out more lightly than that of a small one.
         sizes.append((MANY - 1 if (MANY - 1) % count else MANY - 2, -2))
     checks: list[Check] = []
@@ -226,8 +232,8 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
     try:
         with prove.x64(question.x64):
             few, more = (program(question, traced, rows) for rows in (base, 2 * base))
-            if len(more.operations) >= len(few.operations) + base:
-                return False  # Rows are gone through one by one, and would be so thousands of times.
+            if is_unrolled(few, more, base):
+                return False
             return few.calls_out or not alike(
                 few, more, program(question, traced, MANY * count // base * base)
             )
@@ -235,6 +241,24 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
         raise
     except BaseException:
         return True
+
+
+def is_unrolled(few: Program, more: Program, rows: int) -> bool:
+    """Whether twice as many rows have operations of their own each: thousands could not be compiled."""
+    return len(more.operations) >= len(few.operations) + rows
+
+
+def goes_row_by_row(question: "Question", function: Callable[[Values], Any], count: int) -> bool:
+    """Whether a function has a Python loop over the rows, as over the microbatches of a pipeline."""
+    rows = max(arguments.batch_size(question.data[0], question.axes) // count, 1) * count
+    try:
+        with prove.x64(question.x64):
+            few, more = (program(question, function, each) for each in (rows, 2 * rows))
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return False  # Running it tells.
+    return is_unrolled(few, more, rows)
 
 
 def calls_out(question: "Question") -> bool:
