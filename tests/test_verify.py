@@ -1631,3 +1631,188 @@ def test_why_a_file_cannot_be_imported_is_said_where_its_reference_needs_less_of
     done = project.run("verify", "in_part.py::p_mean", *words)
     assert done.exit_code == 2
     assert "JP008" in done.stderr and line in done.stderr, done.stderr
+
+
+MODES = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, PartitionSpec as P
+
+
+    def dropped(x, key, train):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0) if train else x
+
+
+    def loss(w, x, key, train=False):
+        return jnp.mean((dropped(x, key, train) @ w) ** 2)
+
+
+    def body(w, x, key, train, fold):
+        key = jax.random.fold_in(key, jax.lax.axis_index("i")) if fold else key
+        return jax.lax.pmean(loss(w, x, key, train), "i")
+
+
+    mapped = functools.partial(
+        jax.pmap, axis_name="i", in_axes=(None, 0, None, None), out_axes=None, static_broadcasted_argnums=3
+    )
+    folded = mapped(functools.partial(body, fold=True))
+    alike = mapped(functools.partial(body, fold=False))
+
+
+    def make_inputs(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=3), random.normal(size=(24, 3)), jax.random.key(seed), False
+
+
+    def guarded(x, mask):
+        return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1)
+
+
+    @functools.partial(jax.pmap, axis_name="i", out_axes=None)
+    def p_guarded(x, mask):
+        total, number = jax.lax.psum((jnp.sum(x * mask), jnp.maximum(jnp.sum(mask), 1)), "i")
+        return total / number
+
+
+    def picked(logits, labels):
+        logits = jax.nn.log_softmax(logits)
+        return -jnp.mean(jnp.take_along_axis(logits, labels[:, None], 1))
+
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map,
+        mesh=Mesh(np.array(jax.devices()), ("v",)),
+        in_specs=(P(None, "v"), P()),
+        out_specs=P(),
+    )
+    def p_picked(logits, labels):
+        size = logits.shape[1]
+        most = jax.lax.pmax(logits.max(1), "v")
+        scale = jnp.log(jax.lax.psum(jnp.exp(logits - most[:, None]).sum(1), "v")) + most
+        own = labels - jax.lax.axis_index("v") * size
+        inside = (own >= 0) & (own < size)
+        mine = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], 1)[:, 0]
+        return jnp.mean(scale - jax.lax.psum(jnp.where(inside, mine, 0), "v"))
+
+
+    def labelled(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=(24, 48)), random.integers(0, 48, 24)
+
+
+    def weighed(lr, eps, x):
+        return lr + jnp.mean(jnp.tanh(eps @ x.T))
+
+
+    p_weighed = jax.pmap(
+        lambda lr, eps, x: jax.lax.pmean(weighed(lr, eps, x), "i"),
+        axis_name="i",
+        in_axes=(None, 0, None),
+        out_axes=None,
+    )
+
+
+    def chosen(params, candidates, x):
+        scores = jnp.mean((x @ candidates.T) ** 2, 0)
+        return params + jax.nn.softmax(scores) @ candidates
+
+
+    def among_all(params, candidates, x):
+        scores = jnp.mean((x @ candidates.T) ** 2, 0)
+        powers = jnp.exp(scores - jax.lax.pmax(scores.max(), "i"))
+        total, number = jax.lax.psum((powers @ candidates, powers.sum()), "i")
+        return params + total / number
+
+
+    by_candidates = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, None), out_axes=None)
+    p_chosen = by_candidates(among_all)
+    p_of_each = by_candidates(lambda *args: jax.lax.pmean(chosen(*args), "i"))
+    explicit = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    total = jax.shard_map(
+        lambda w, x: jax.lax.pmean(jnp.mean(x @ w), "i"), mesh=explicit, in_specs=(P(), P("i")), out_specs=P()
+    )
+
+
+    def total_of(w, x):
+        return jnp.mean(x @ w)
+"""
+#: What looks like the batch, `x`, is whole on every device there.
+CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
+
+
+@pytest.mark.parametrize(
+    ("name", "against", "inputs", "code", "says"),
+    [
+        ("folded", "loss", "make_inputs", 0, ""),
+        (
+            "alike",
+            "loss",
+            "make_inputs",
+            1,
+            "with `train=True` the draw of shape (24, 3) belongs to examples",
+        ),
+        ("p_guarded", "guarded", ("x=f32[24]", "mask=mask[24]"), 1, "a limit or a comparison goes by what"),
+        ("p_picked", "picked", "labelled", 0, ""),
+        ("p_weighed", "weighed", ("lr=f32[]", "eps=f32[24,5]", "x=f32[7,5]"), 2, "to be `x`: --shard NAME"),
+        ("p_chosen", "chosen", CHOSEN, 0, "candidates every array has a device axis"),
+        ("p_of_each", "chosen", CHOSEN, 1, "is the mean of what each device has by itself"),
+        ("total", "total_of", ("w=f32[3]", "x=f32[24,3]"), 2, "a function that puts them there"),
+    ],
+)
+def test_other_modes_and_what_to_type(
+    shared: Project, name: str, against: str, inputs: str | tuple[str, ...], code: int, says: str
+) -> None:
+    shared.write("modes.py", MODES)
+    given = ["--inputs", f"modes.py::{inputs}"] if isinstance(inputs, str) else []
+    given += [word for each in inputs for word in ("--arg", each)] if not given else []
+    found = shared.run("verify", f"modes.py::{name}", "--against", f"modes.py::{against}", *given)
+    assert found.exit_code == code, found.words
+    assert says in found.words
+
+
+PIPELINE = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, PartitionSpec as P
+
+
+    def run(layers, batches):
+        def through(x):
+            return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)[0]
+
+        return jax.vmap(through)(batches)
+
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map,
+        mesh=Mesh(np.array(jax.devices()), ("stage",)),
+        in_specs=(P("stage"), P()),
+        out_specs=P(),
+        check_vma=False,
+    )
+    def piped(layers, batches):
+        devices, index, number = jax.lax.axis_size("stage"), jax.lax.axis_index("stage"), len(batches)
+        held, out = jnp.zeros_like(batches[0]), jnp.zeros_like(batches)
+        for tick in range(number + devices - 1):
+            held = jnp.where(index == 0, batches[min(tick, number - 1)], held)
+            done = run(layers, held[None])[0]
+            if tick >= devices - 1:
+                out = out.at[tick - devices + 1].set(done)
+            held = jax.lax.ppermute(done, "stage", [(i, (i + 1) % devices) for i in range(devices)])
+        return jax.lax.psum(jnp.where(index == devices - 1, out, 0), "stage")
+"""
+
+
+def test_a_loop_over_microbatches_is_not_made_thousands_long(project: Project) -> None:
+    project.write("pipe.py", PIPELINE)
+    words = ("verify", "pipe.py::piped", "--against", "pipe.py::run", "--timeout", "60")
+    found = project.run(*words, "--arg", "layers=f32[24,3,3]", "--arg", "batches=f32[5,2,3]")
+    assert found.exit_code == 0, found.words

@@ -29,6 +29,12 @@ INSTEAD = {
 }
 #: Characters of an expression that stands for an output without a name.
 LONGEST = 40
+#: What tells that a factor is not there on the inputs as they are given; see `Failure.on`.
+ALTERED = "the given inputs, altered"
+ON_THESE = (
+    "and on the given inputs it is equal: a limit or a comparison goes by what a device has by itself, or a "
+    "branch that is taken here has another collective"
+)
 #: The largest number that is taken for one of devices, steps or rows.
 MOST_COUNTED = 64
 #: Relative errors that float32 in the place of float64 explains.
@@ -42,6 +48,8 @@ def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
     ratio, step = found.ratio, found.step
     if ratio is not None:
         scaled = _scaled(ratio, devices)
+        if scaled and found.on.startswith(ALTERED):
+            return f"it is {scaled.partition(',')[0]}, {ON_THESE}"
         if scaled:
             return f"it is {scaled}"
     cause = found.cause

@@ -67,6 +67,8 @@ SECOND = (3, 8)
 GIVEN = "the given inputs"
 #: How to say in which way a function is called.
 LAYOUTS = "--layout drop-in|stacked|batch, or --layout NAME=devices,…"
+#: In what jax says where arrays do not lie on an explicit mesh as a `shard_map` wants them.
+LIES_OTHERWISE = "does not match the specs of the input"
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -209,6 +211,8 @@ class _Verification:
         self.mutated: list[str] = []
         #: Arguments of the reference that it does not take.
         self.left_out: tuple[str, ...] = ()
+        #: Arguments of which something is split in the calls that were tried last.
+        self.divided: tuple[str, ...] = ()
         #: Whether to look into its source.
         self.inspect = False
         #: The program that makes it, as typed.
@@ -370,6 +374,7 @@ class _Verification:
                 # Each device would get a copy of everything, and nothing would be asked.
                 copied = [name for name, leaves in roles.axes.items() if leaves]
                 continue
+            self.divided = tuple(name for name, leaves in roles.axes.items() if leaves)
             self.say(f"planning: finding out how `{self.name}` is called")
             self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
             chosen, score = self._choose()
@@ -645,11 +650,25 @@ class _Verification:
                 errors.setdefault(layout_words(each.layout), each.error)
         shown = [f"{words}: {error_line(error)}" for words, error in list(errors.items())[:4]]
         first = next(iter(errors.values()))
+        hint = "Give it inputs it takes"
+        if any(LIES_OTHERWISE in each.message for each in errors.values()):
+            hint = (
+                "Its mesh has axes of explicit mode, which `jax.make_mesh` makes by default, and arrays have "
+                "to lie as `in_specs` say. Verify a function that puts them there: `def placed(*args): "
+                f"return {self.name}(*jax.device_put(args, shardings))`, with a `NamedSharding(mesh, spec)` "
+                "for each argument; or make the mesh with `axis_types=(jax.sharding.AxisType.Auto,)`, one "
+                "for each axis"
+            )
+        else:
+            if self.divided and not self.request.shard:
+                split = " and ".join(f"`{name}`" for name in self.divided)
+                hint += f", or say what is split, which is taken to be {split}: --shard NAME"
+            if self.layout is None:
+                hint += f"; or how it is called: {LAYOUTS}"
         return Refusal(
             "JP021",
             f"`{self.name}` fails in every way of calling it that was tried",
-            "Give it inputs it takes"
-            + ("" if self.layout is not None else f", or say how it is called: {LAYOUTS}"),
+            hint,
             error_span(first, directory, self.source),
             ("\n".join(shown),),
         )
@@ -909,7 +928,7 @@ class _Verification:
                         f"{error_line(failure.error)}"
                     )
                     continue
-                if not others:
+                if not others and given not in ("True", "False"):
                     yield (
                         f"with `{name}={value}` `{self.name}` gives something else than the reference: it is "
                         f"equal for `{name}={given}`, and nothing is said of others"
