@@ -1731,6 +1731,22 @@ MODES = """
     by_candidates = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, None), out_axes=None)
     p_chosen = by_candidates(among_all)
     p_of_each = by_candidates(lambda *args: jax.lax.pmean(chosen(*args), "i"))
+
+
+    def both(w, x, unlabelled):
+        sure = (jnp.abs(unlabelled @ w) > 0.5).astype(w.dtype)
+        return jnp.mean((x @ w) ** 2) + jnp.sum(sure * (unlabelled @ w)) / jnp.maximum(jnp.sum(sure), 1)
+
+
+    def summed_both(w, x, unlabelled):
+        sure = (jnp.abs(unlabelled @ w) > 0.5).astype(w.dtype)
+        total, number = jax.lax.psum((jnp.sum(sure * (unlabelled @ w)), jnp.sum(sure)), "i")
+        return jax.lax.pmean(jnp.mean((x @ w) ** 2), "i") + total / jnp.maximum(number, 1)
+
+
+    of_two = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, 0), out_axes=None)
+    p_both = of_two(summed_both)
+    p_means = of_two(lambda *args: jax.lax.pmean(both(*args), "i"))
     explicit = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     total = jax.shard_map(
         lambda w, x: jax.lax.pmean(jnp.mean(x @ w), "i"), mesh=explicit, in_specs=(P(), P("i")), out_specs=P()
@@ -1741,6 +1757,7 @@ MODES = """
         return jnp.mean(x @ w)
 """
 #: What looks like the batch, `x`, is whole on every device there.
+TWO = ("w=f32[3]", "x=f32[24,3]", "unlabelled=f32[72,3]")
 CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
 
 
@@ -1760,6 +1777,14 @@ CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
         ("p_weighed", "weighed", ("lr=f32[]", "eps=f32[24,5]", "x=f32[7,5]"), 2, "to be `x`: --shard NAME"),
         ("p_chosen", "chosen", CHOSEN, 0, "candidates every array has a device axis"),
         ("p_of_each", "chosen", CHOSEN, 1, "is the mean of what each device has by itself"),
+        ("p_both", "both", TWO, 0, "unlabelled its own rows have a device axis"),
+        (
+            "p_means",
+            "both",
+            TWO,
+            2,
+            "--layout x=devices,unlabelled=parts for parts, or --replicate unlabelled",
+        ),
         ("total", "total_of", ("w=f32[3]", "x=f32[24,3]"), 2, "a function that puts them there"),
     ],
 )

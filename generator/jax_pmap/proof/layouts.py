@@ -9,8 +9,9 @@ from jax_pmap.model import refused
 from jax_pmap.options import no_argument
 
 #: How an argument may be given: as the reference takes it; every array of it with a device axis; what is
-#: split of it; that with the device axis right before the one that is split; with a key for each device.
-FORMS = ("whole", "devices", "batch", "inner", "keys")
+#: split of it; that with the device axis right before the one that is split; in parts of its own rows; with
+#: a key for each device.
+FORMS = ("whole", "devices", "batch", "inner", "parts", "keys")
 #: Words for whole layouts.
 LAYOUTS = ("drop-in", "stacked", "batch")
 
@@ -64,6 +65,7 @@ def layout_words(layout: Mapping[str, str]) -> str:
         "devices": "a device axis on",
         "batch": "a device axis on what is split of",
         "inner": "a device axis right before the batch's in",
+        "parts": "a device axis on the rows of",
         "keys": "a key for each device in",
     }
     parts = [

@@ -211,6 +211,8 @@ class _Verification:
         self.mutated: list[str] = []
         #: Arguments of the reference that it does not take.
         self.left_out: tuple[str, ...] = ()
+        #: Arguments that look like data, and are not said to be whole.
+        self.data: tuple[str, ...] = ()
         #: Arguments of which something is split in the calls that were tried last.
         self.divided: tuple[str, ...] = ()
         #: Whether to look into its source.
@@ -354,6 +356,8 @@ class _Verification:
         best: tuple[int, Comparison, Layout] | None = None
         ended: list[tuple[int, Roles, Layout]] = []
         tried = 0
+        said = {text.partition("[")[0] for text in self.request.replicate}
+        self.data = tuple(name for name in finder.likely_data() if name not in said)
         copied: list[str] = []
         for roles in candidates:
             if tried >= CANDIDATES:
@@ -403,7 +407,28 @@ class _Verification:
             self._hold_shares(ended, best[0], loaded, finder)
             for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
                 run.tried, run.skipped, run.problem = calls, skipped, problem
+            self._hold_parts(best[2])
         return best
+
+    def _hold_parts(self, layout: Layout) -> None:
+        """Refuse to take copies of what may be a second batch, where its parts give other results.
+
+        On every device, all unlabelled rows beside a part of the labelled ones say nothing of parts of both.
+        """
+        for other in self._tried_layouts() if self.layout is None else ():
+            apart = [name for name, form in layout.items() if form != other[name]]
+            parts = all((layout[name], other[name]) == ("devices", "parts") for name in apart)
+            if apart and parts and max(run.ends(other) for run in self.runs) == ENDS.index("value"):
+                forms = ",".join(f"{name}={form}" for name, form in with_axis(other))
+                names = " and ".join(f"`{name}`" for name in apart)
+                raise refused(
+                    "JP018",
+                    f"what is split is not clear: given {names} in parts, `{self.name}` gives other results "
+                    "than the reference, and given all of it on every device, the same",
+                    f"Say how your program gives it: --layout {forms} for parts, or "
+                    + " ".join(f"--replicate {name}" for name in apart),
+                    self.target.facts.span,
+                )
 
     def _hold_shares(
         self,
@@ -534,7 +559,7 @@ class _Verification:
             run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
             return
         try:
-            asked = protocol.TryLayouts(question, self.object, run.devices, layouts)
+            asked = protocol.TryLayouts(question, self.object, run.devices, layouts, self.data)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except Problem as problem:
             if problem.kind not in protocol.NOT_FOUND:

@@ -120,6 +120,7 @@ _FORMS = {
     "devices": "every array has a device axis",
     "batch": "what is split has a device axis",
     "inner": "what is split has a device axis right before the batch's",
+    "parts": "its own rows have a device axis",
     "keys": "a key for each device, each another one",
 }
 _COPIES = "a copy for every device"

@@ -26,7 +26,8 @@ from .protocol import Call, Failure, Object, Problem
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
 #: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is
-#: split; ``"keys"``: every leaf has it, and of a key every device another one.
+#: split; ``"parts"``: every leaf, divided along its own first axis, which is not as long as the batch;
+#: ``"keys"``: every leaf has it, and of a key every device another one.
 Layout = Mapping[str, str]
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
@@ -94,9 +95,18 @@ def find_anew(asked: Object) -> Callable[..., Any]:
 
 
 def layouts(
-    calling: Calling, values: Values, axes: LeafAxes, statics: Sequence[str]
+    calling: Calling,
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    data: Sequence[str] = (),
+    count: int = 1,
 ) -> Iterator[dict[str, str]]:
-    """Ways of calling, the likeliest first: drop-in, all stacked, only the batch stacked, mixtures."""
+    """Ways of calling, the likeliest first: drop-in, all stacked, only the batch stacked, mixtures.
+
+    Arguments that look like `data` and are not as long as the batch may be another batch, divided over
+    `count` devices too: they are given so before they are given as copies.
+    """
     whole = dict.fromkeys(values, "whole")
     batch = [name for name in values if axes.get(name)]
     # What has no arrays, or is a compile-time constant, cannot have a device axis.
@@ -109,6 +119,14 @@ def layouts(
     yield whole
     split = {**whole, **dict.fromkeys(batch, "devices")}
     seen = []
+    apart = [name for name in state if name in data and has_own_rows(values[name], count)]
+    others = [name for name in state if name not in apart]
+    for form in ("whole", "parts") if apart and batch else ():
+        for chosen in (others, [], [name for name in others if shape_of_any(values[name])]):
+            layout = {**split, **dict.fromkeys(apart, form), **dict.fromkeys(chosen, "devices")}
+            if layout not in seen:
+                seen.append(layout)
+                yield layout
     for forms in itertools.product(("devices", "batch"), repeat=len(mixed)):
         base = {**split, **dict(zip(mixed, forms, strict=True))}
         for chosen in (state, [], *([name for name in state if len(shape_of_any(values[name])) > 0],)):
@@ -137,6 +155,13 @@ def layouts(
     if state:
         # As `shard_map` takes what every device has its own of, beside a batch that it splits.
         yield {**whole, **dict.fromkeys(state, "devices")}
+
+
+def has_own_rows(value: Any, count: int) -> bool:
+    """Whether all arrays of a value are equally long, and so many devices share that evenly."""
+    shapes = [shape_of(leaf) for leaf in jax.tree.leaves(value)]
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    return len(rows) == 1 and not holds_key(value) and min(rows) >= count and min(rows) % count == 0
 
 
 def holds_key(value: Any) -> bool:
@@ -175,6 +200,8 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Valu
         like = jax.tree.leaves(given[name]) if given is not None else ()
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
+            if form == "parts" and axis is None and shape_of(leaf):
+                axis = 0
             if axis is None and len(like) == len(leaves) and is_stacked(leaf, like[index], count):
                 continue
             if form == "inner":

@@ -1542,6 +1542,8 @@ class TryLayouts(Request[Calls]):
     object: Object
     count: int
     layouts: tuple[Layout, ...] | None
+    #: Arguments that look like data, and may be another batch where they are not as long as this one.
+    data: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

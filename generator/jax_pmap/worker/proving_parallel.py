@@ -68,7 +68,7 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     if not sizes:
         return Calls(skipped=skipped[0])
     tried: list[Call] = []
-    every = layouts(calling, question.data[0], question.axes, question.statics)
+    every = layouts(calling, question.data[0], question.axes, question.statics, asked.data, count)
     kept = [fitting(calling, each) for each in asked.layouts or itertools.islice(every, MOST_LAYOUTS)]
     for drawn in generators(calling, question, count) if question.repeat else [question]:
         trials.question = drawn
