@@ -1841,3 +1841,13 @@ def test_a_loop_over_microbatches_is_not_made_thousands_long(project: Project) -
     words = ("verify", "pipe.py::piped", "--against", "pipe.py::run", "--timeout", "60")
     found = project.run(*words, "--arg", "layers=f32[24,3,3]", "--arg", "batches=f32[5,2,3]")
     assert found.exit_code == 0, found.words
+    assert "not on 8 devices" not in found.words
+
+
+def test_more_devices_than_rows_are_tried(project: Project) -> None:
+    ticks = "range(number + devices - 1)"
+    project.write("pipe.py", PIPELINE.replace(ticks, "range(min(number + devices, 2 * number + 2) - 1)"))
+    words = ("verify", "pipe.py::piped", "--against", "pipe.py::run")
+    found = project.run(*words, "--arg", "layers=f32[24,3,3]", "--arg", "batches=f32[5,2,3]")
+    assert found.exit_code == 1, found.words
+    assert "differs on 8 devices" in found.words

@@ -84,6 +84,8 @@ class Run:
     tried: Sequence[Call] = ()
     #: Why nothing was compared on this count, as a note.
     skipped: str | None = None
+    #: Whether that is for a batch of fewer rows than there are devices.
+    short: bool = False
     #: Whether the worker has the reference and its inputs.
     loaded: bool = False
     #: Rows of the batch that the calls were made with.
@@ -552,11 +554,13 @@ class _Verification:
         layouts: tuple[Layout, ...] | None,
     ) -> None:
         run.tried, run.skipped, run.problem = (), self.reference.unable.get(run.devices), None
+        run.short = False
         size = batch_of(roles, loaded)
         if run.skipped is not None:
             return
         if size < run.devices:
             run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
+            run.short = True
             return
         try:
             asked = protocol.TryLayouts(question, self.object, run.devices, layouts, self.data)
@@ -789,8 +793,11 @@ class _Verification:
             RefusalError: JP045, where it differs, or cannot be run.
         """
         found: list[Run] = []
-        for count in (*self.elsewhere, *self.beside):
-            if any(run.devices == count for run in self.every):
+        # Where there are more devices than rows, as a pipeline may have, nothing was run.
+        short = [run for run in self.runs if run.skipped is not None and run.short]
+        few = [run.devices for run in short if derivation is not None and not derivation.complete]
+        for count in (*few, *self.elsewhere, *self.beside):
+            if count not in few and any(run.devices == count for run in self.every):
                 continue
             self.say(f"running: on {count} devices, where it works in another way")
             with self.start(count) as session:
@@ -802,6 +809,10 @@ class _Verification:
             run.checks, run.equal_draws = answer.checks, answer.equal_draws
             if (failure := run.failure()) is None and run.checks:
                 found.append(run)
+                for each in short:
+                    each.skipped = None if each.devices == count else each.skipped
+            elif count in few and (failure is None or failure.error is not None):
+                pass  # That it is not run there is said, and why.
             elif failure is None and count in self.beside:
                 self.beyond.append(f"not on {count} devices: `{self.name}` is too large to be run there")
             elif failure is not None and failure.error is not None:
@@ -817,10 +828,9 @@ class _Verification:
     ) -> Refusal:
         """What to say of a count on which it works in another way, and differs or could not be run."""
         most = max(each.devices for each in self.every)
-        way_out = (
-            f"Have it raise on so many devices, or mend what it does there; --devices {most} proves it for "
-            f"{most} devices alone"
-        )
+        way_out = "Have it raise on so many devices, or mend what it does there"
+        if run.devices > most:
+            way_out += f"; --devices {most} proves it for {most} devices alone"
         assert derivation is not None
         unshown = f"`{self.name}` is not shown equal on {run.devices} devices, and too large to be run there"
         said = Refusal("JP045", unshown, way_out)
@@ -997,7 +1007,7 @@ class _Verification:
             elif run.problem is not None:
                 why = first_line(run.problem.message) or f"`{self.program}` ends without it"
                 yield f"not on {run.devices} devices: {why}"
-            elif run.devices not in self.left and run not in able:
+            elif run.devices not in self.left and run.devices not in {each.devices for each in able}:
                 found = run.calls(layout)
                 error = found[0].error if found else None
                 why = f" ({error_line(error)})" if error is not None else ""

@@ -417,12 +417,14 @@ def new_trials(
     """Runs of the target that have not been asked for; see `trials_of`."""
     target = current()
     roles, overrides = comparison.roles, comparison.overrides
+    given = measured(roles.statics)
     try:
-        given = measured(roles.statics, overrides)
+        # Another mode may draw where the given one does not, and the reverse.
+        drawing = measured(roles.statics, overrides).draws
     except Problem:  # Of a constant that the function does not take, which the runs tell.
-        given = measured(roles.statics)
+        drawing = given.draws
     rounding = {"given": given.rounding}
-    if not comparison.derived and (wide := widened(roles.statics, overrides)) is not None:
+    if not comparison.derived and (wide := widened(roles.statics)) is not None:
         rounding["float64"] = wide.rounding
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
@@ -446,9 +448,9 @@ def new_trials(
         eps={kind: each.coarsest for kind, each in rounding.items()},
         rounding=rounding,
         x64=target.x64,
-        draws=given.draws,
+        draws=drawing,
         # Two functions on the same devices draw the same numbers as they are.
-        repeat=given.draws and not comparison.global_view and own is None,
+        repeat=drawing and not comparison.global_view and own is None,
         minibatches=roles.minibatches,
         own_axes=target.collectives,
         settled=(*roles.statics, *left_out),

@@ -145,12 +145,17 @@ def prove_parallel(trials: Trials, calling: Calling, asked: protocol.ProveParall
 def prove_elsewhere(trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> Checks:
     """The runs on more devices than the given rows are for: on more rows, other numbers in them too.
 
-    Of some batches the first on which the function does not raise. There are none where these would cost too
-    much, and where the reference takes none of the batches.
+    And on the given rows, where it is called as the reference is, and need not divide them. Of some batches
+    the first on which the function does not raise. There are none where these would cost too much, and where
+    the reference takes none of the batches.
     """
     question, count = trials.question, asked.count
     base = arguments.batch_size(question.data[0], question.axes)
     ran: list[Check] = []
+    if base < count and set(asked.parallel.layout.values()) == {"whole"} and not question.repeat:
+        ran = until_failure(_Written(trials, calling, asked).elsewhere())
+        if ran[-1].failure is not None and ran[-1].raised is None:
+            return Checks(tuple(ran), (), question.repeat)
     shares = [base // count] if base >= LEAST_ROWS * count else [LEAST_ROWS, max(base // MOST_GIVEN, 1)]
     for size in dict.fromkeys(share * count for share in shares):
         data = tuple(arguments.cut(each, question.axes, size) for each in question.data)
@@ -175,7 +180,8 @@ class _Written:
     def __init__(self, trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> None:
         self.trials, self.calling, self.asked, self.count = trials, calling, asked, asked.count
         question = trials.question
-        self.size = arguments.batch_size(question.data[0], question.axes) // asked.count * asked.count
+        base = arguments.batch_size(question.data[0], question.axes)
+        self.size = base // asked.count * asked.count or base
         self.parallel = Parallel(trials, self.make, inconsistent, asked.count)
         #: What the runs came upon, a sentence each.
         self.notes: list[str] = []

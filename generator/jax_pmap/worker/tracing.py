@@ -192,19 +192,19 @@ def measured(statics: Sequence[str], overrides: Mapping[str, str] = MappingProxy
     return target.once("given", key, lambda: measure(statics, overrides, wide=False))
 
 
-def widened(statics: Sequence[str], overrides: Mapping[str, str] = MappingProxyType({})) -> "Measured | None":
+def widened(statics: Sequence[str]) -> "Measured | None":
     """The same with float64 throughout, as runs have it; None where the function does not run so."""
     target = current()
 
     def tried() -> "Measured | None":
         try:
-            return measure(statics, overrides, wide=True)
+            return measure(statics, {}, wide=True)
         except Problem as problem:
             if problem.kind != "reference":
                 raise
             return None
 
-    return target.once("float64", (tuple(statics), tuple(sorted(overrides.items()))), tried)
+    return target.once("float64", tuple(statics), tried)
 
 
 def measure(statics: Sequence[str], overrides: Mapping[str, str], *, wide: bool) -> Measured:
