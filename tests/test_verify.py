@@ -1747,6 +1747,7 @@ MODES = """
     of_two = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, 0), out_axes=None)
     p_both = of_two(summed_both)
     p_means = of_two(lambda *args: jax.lax.pmean(both(*args), "i"))
+    p_stacked = jax.pmap(lambda *args: jax.lax.pmean(both(*args), "i"), axis_name="i")
     explicit = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     total = jax.shard_map(
         lambda w, x: jax.lax.pmean(jnp.mean(x @ w), "i"), mesh=explicit, in_specs=(P(), P("i")), out_specs=P()
@@ -1778,13 +1779,8 @@ CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
         ("p_chosen", "chosen", CHOSEN, 0, "candidates every array has a device axis"),
         ("p_of_each", "chosen", CHOSEN, 1, "is the mean of what each device has by itself"),
         ("p_both", "both", TWO, 0, "unlabelled its own rows have a device axis"),
-        (
-            "p_means",
-            "both",
-            TWO,
-            2,
-            "--layout x=devices,unlabelled=parts for parts, or --replicate unlabelled",
-        ),
+        ("p_means", "both", TWO, 1, "a device axis on the rows of `unlabelled`"),
+        ("p_stacked", "both", TWO, 2, "unlabelled=parts for parts, or --replicate unlabelled"),
         ("total", "total_of", ("w=f32[3]", "x=f32[24,3]"), 2, "a function that puts them there"),
     ],
 )

@@ -215,6 +215,8 @@ class _Verification:
         self.left_out: tuple[str, ...] = ()
         #: Arguments that look like data, and are not said to be whole.
         self.data: tuple[str, ...] = ()
+        #: Arguments with arrays that are more than a number.
+        self.arrays: tuple[str, ...] = ()
         #: Arguments of which something is split in the calls that were tried last.
         self.divided: tuple[str, ...] = ()
         #: Whether to look into its source.
@@ -360,6 +362,7 @@ class _Verification:
         tried = 0
         said = {text.partition("[")[0] for text in self.request.replicate}
         self.data = tuple(name for name in finder.likely_data() if name not in said)
+        self.arrays = tuple(dict.fromkeys(leaf.argument for leaf in finder.leaves if leaf.shape))
         copied: list[str] = []
         for roles in candidates:
             if tried >= CANDIDATES:
@@ -409,18 +412,24 @@ class _Verification:
             self._hold_shares(ended, best[0], loaded, finder)
             for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
                 run.tried, run.skipped, run.problem = calls, skipped, problem
-            self._hold_parts(best[2])
+            best = (*best[:2], self._with_parts(best[2]))
         return best
 
-    def _hold_parts(self, layout: Layout) -> None:
-        """Refuse to take copies of what may be a second batch, where its parts give other results.
+    def _with_parts(self, layout: Layout) -> Layout:
+        """The layout, with parts in place of copies of a second batch, where these give other results.
 
         On every device, all unlabelled rows beside a part of the labelled ones say nothing of parts of both.
+        Nobody makes copies for a function that takes other arrays as they are.
+
+        Raises:
+            RefusalError: JP018, where all that is not the batch is given as copies.
         """
         for other in self._tried_layouts() if self.layout is None else ():
             apart = [name for name, form in layout.items() if form != other[name]]
             parts = all((layout[name], other[name]) == ("devices", "parts") for name in apart)
-            if apart and parts and max(run.ends(other) for run in self.runs) == ENDS.index("value"):
+            if not apart or not parts or max(run.ends(other) for run in self.runs) != ENDS.index("value"):
+                continue
+            if "whole" not in {layout[name] for name in self.arrays}:
                 forms = ",".join(f"{name}={form}" for name, form in with_axis(other))
                 names = " and ".join(f"`{name}`" for name in apart)
                 raise refused(
@@ -431,6 +440,8 @@ class _Verification:
                     + " ".join(f"--replicate {name}" for name in apart),
                     self.target.facts.span,
                 )
+            return other
+        return layout
 
     def _hold_shares(
         self,
