@@ -1847,3 +1847,29 @@ def test_more_devices_than_rows_are_tried(project: Project) -> None:
     found = project.run(*words, "--arg", "layers=f32[24,3,3]", "--arg", "batches=f32[5,2,3]")
     assert found.exit_code == 1, found.words
     assert "differs on 8 devices" in found.words
+
+
+def test_what_a_reference_changes_in_place_is_said_to_be(project: Project) -> None:
+    project.write(
+        "counted.py",
+        """
+        import functools
+
+        import jax
+        import jax.numpy as jnp
+
+
+        def step(state, x):
+            state["seen"] = state["seen"] + jnp.mean(x)
+            return state["seen"]
+
+
+        @functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0), out_axes=None)
+        def p_step(state, x):
+            return state["seen"] + jax.lax.pmean(jnp.mean(x), "i")
+        """,
+    )
+    words = ("verify", "counted.py::p_step", "--against", "counted.py::step", "--arg", "state={seen: f32[]}")
+    found = project.run(*words, "--arg", "x=f32[24]")
+    assert found.exit_code == 1, found.words
+    assert "The reference changes `state` in place" in found.words

@@ -1112,6 +1112,11 @@ class _Verification:
                 "Take it out of `donate_argnums`, or donate it in the reference too; where callers give it "
                 f"up, say so: --donate {failure.argument}"
             )
+        elif failure.cause == "kept" and self.mutated and (at := re.match(r"\[1\]\[(\d+)\]", failure.path)):
+            hint = (
+                f"The reference changes `{self.mutated[int(at[1])]}` in place, as it is called. Where no "
+                "caller relies on that, verify against `jax.jit` of it, which does not"
+            )
         else:
             hint = self._called_otherwise(run, layout)
         if self.reference.parallel:
