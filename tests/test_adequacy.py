@@ -470,6 +470,27 @@ def test_where_rounding_alone_decides_what_is_equal_is_not_called_wrong() -> Non
     assert run(lambda values: step(values) + 0.1).failure is not None
 
 
+def test_what_cancels_is_told_from_what_is_wrong_where_it_is_derived() -> None:
+    """Small as the inputs are, no change of theirs shows how the numbers near 1 inside are rounded."""
+
+    def apart(values, more=0):
+        kernel = jnp.exp(-((values["x"][:, None] - values["x"]) ** 2).sum(-1))
+        return 1 - kernel.mean() + more
+
+    values = {"x": np.random.default_rng(0).normal(size=(24, 3), scale=0.01).astype("f")}
+
+    def failure(more, derived):
+        trials = trials_of.Trials(dataclasses.replace(asked(apart, values), derived=derived))
+        trial, allowed = trials.at("given", 0, 24, None)
+        call = functools.partial(apart, more=np.float32(more))
+        parallel = Parallel(trials, lambda _: call, lambda leaves, count: None, 2)
+        return parallel.run(Check(2, "given", 24, 1), trial, allowed, None).failure
+
+    rounding = 2.0**-22  # In parts of the result, which is below 0.001, that is a thousandth.
+    assert failure(rounding, True) is None
+    assert failure(100 * rounding, True) is not None
+
+
 def test_what_is_rounding_alone_is_squared_on_devices_where_it_is_derived() -> None:
     def left(values, more=0):
         """As large as what is left of a sum that cancels, squared."""

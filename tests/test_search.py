@@ -1203,6 +1203,11 @@ def test_a_network_that_follows_another_is_no_batch(shared: Project, views: tupl
     assert split == set(views)
 
 
+def roles_of(document: str) -> dict[str, str]:
+    """The role of each argument in the plan of a JSON report."""
+    return {argument["name"]: argument["role"] for argument in json.loads(document)["plan"]["arguments"]}
+
+
 def test_rows_that_minibatches_name_are_divided_and_the_data_that_they_name_is_whole(shared: Project) -> None:
     shared.write(
         "named_rows.py",
@@ -1232,8 +1237,34 @@ def test_rows_that_minibatches_name_are_divided_and_the_data_that_they_name_is_w
     words = ("gen", "named_rows.py::epoch", "--inputs", "named_rows.py::inputs", "--output-format", "json")
     done = shared.run(*words)
     assert done.exit_code == 0, done.stderr
-    roles = {argument["name"]: argument["role"] for argument in json.loads(done.stdout)["plan"]["arguments"]}
-    assert [name for name, role in roles.items() if role == "batch"] == ["minibatches"]
+    assert [name for name, role in roles_of(done.stdout).items() if role == "batch"] == ["minibatches"]
+
+
+def test_chains_that_a_gradient_is_taken_of_are_the_batch_beside_a_few_scales(shared: Project) -> None:
+    shared.write(
+        "chains.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def langevin(q, scale, key):
+            def log_density(q):
+                return -0.5 * jnp.sum(scale * q**2, -1)
+
+            pull = jax.grad(lambda q: log_density(q).sum())(q)
+            q = q + 0.01 * pull + 0.1 * jax.random.normal(key, q.shape)
+            return q, log_density(q).mean()
+
+
+        def inputs():
+            return jax.random.normal(jax.random.key(0), (24, 6)), jnp.arange(1.0, 7.0), jax.random.key(1)
+        """,
+    )
+    words = ("gen", "chains.py::langevin", "--inputs", "chains.py::inputs", "--output-format", "json")
+    done = shared.run(*words)
+    assert done.exit_code == 0, done.stderr
+    assert roles_of(done.stdout) == {"q": "batch", "scale": "replicated", "key": "key"}
 
 
 def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_axis(shared: Project) -> None:

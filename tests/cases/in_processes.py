@@ -98,6 +98,10 @@ PROVED = {"x": ("float", 2)}
 def check(name, leaf):
     """Raise unless `leaf` is as in the proof and divisible among the devices."""
     shape, count = np.shape(leaf), mesh().local_mesh.shape[AXIS]
+    # A call returns rows as an array of all processes, which the next one may be given.
+    if jax.process_count() > 1 and not getattr(leaf, "is_fully_addressable", True):
+        parts = zip(shape, leaf.sharding.shard_shape(shape))
+        shape = tuple(size if size == part else part * count for size, part in parts)
     kind, rank = PROVED.get(name, ("no leaf", -1))
     found = jax.dtypes.scalar_type_of(leaf).__name__
     if (found, len(shape)) != (kind, rank) or shape[0] % count:

@@ -121,8 +121,8 @@ class RoleFinder:
         self.typed: tuple[str, ...] = ()
         #: Whether an assignment traced with more rows alone.
         self.grows = False
-        #: Whether any assignment traced.
-        self.found = False
+        #: Whether any assignment traced, and one of what looks like data alone.
+        self.found = self.found_data = False
 
     # -- what is settled before any search ---------------------------------------------------
 
@@ -407,6 +407,7 @@ class RoleFinder:
                     continue
                 taken.append((chosen, rows))
                 self.found = True
+                self.found_data |= all(leaf.data > 0 for leaf in self.leaves if self._at(leaf) in chosen)
                 if fixed and not fixed.keys() <= chosen.keys():
                     yield dataclasses.replace(self._roles(fixed), fixed=True)
                 fixed = None
@@ -493,15 +494,26 @@ class RoleFinder:
             rows = {self._at(leaf): 0 for leaf in free if leaf.data > 0.2 and leaf.shape}
             if sizes[:1] == [1] and self._error(rows, 2) is None:
                 sizes = [1]  # With more examples there is nothing else to divide.
-        found = []
+        found, last = [], []
         for size_ in sizes:
             like = [leaf for leaf in free if size_ in leaf.shape]
             if size_ != sizes[0] and sizes[0] < self.enough:
                 # What looks like the batch is only too small to be shown; splitting parameters along
                 # a dimension they share with the data would be something else.
+                last.append(self._where_none(self._along(size_, like, fixed)))
                 like = [leaf for leaf in like if leaf.data > 0]
             found.append(self._along(size_, like, fixed))
-        return found
+        return [*found, *last]
+
+    def _where_none(
+        self, assignments: Iterator[dict[tuple[str, int], int]]
+    ) -> Iterator[dict[tuple[str, int], int]]:
+        """Assignments to be tried where the function fails on fewer rows of what looks like data alone.
+
+        The chains of a sampler are rows that a gradient is taken of, and a scale of few numbers is no batch.
+        """
+        if not self.found_data:
+            yield from assignments
 
     def _grouped(self, fixed: Mapping[tuple[str, int], int]) -> str:
         """How to hand in what has several rows for each of the others', in a function of one's own."""

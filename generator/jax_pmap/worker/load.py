@@ -20,7 +20,7 @@ from .protocol import Module, Problem
 #: again at import would fail, because jax is already running. Without jit, a proof takes minutes.
 SETTLED = frozenset({"jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_disable_jit"})
 
-#: Texts that were run in place of those of files, by path.
+#: Texts that were run in place of those of files, by path: what was needed of them, and all of it.
 _RUN: dict[str, str] = {}
 _WHOLE: dict[str, str] = {}
 
@@ -31,8 +31,9 @@ def text_of(path: str) -> str | bytes:
     Raises:
         OSError: it cannot be read.
     """
-    if path in _RUN or path in _WHOLE:
-        return _RUN.get(path) or _WHOLE[path]
+    for texts in (_RUN, _WHOLE):
+        if path in texts:
+            return texts[path]
     with open(path, "rb") as stream:
         return stream.read()
 

@@ -264,15 +264,15 @@ class Trials:
         """What `allowed` becomes if the roundings inside the reference are measured too.
 
         That takes one more compilation, so it is done where numbers are drawn, which another precision does
-        not measure, and where a `failure` could be rounding: an output is off by little of its size, or is
-        rounding for the most part. Where a matrix is nearly singular, the run in float32 has no digit left,
-        and how far it is off says nothing of float64. None elsewhere. To be called while random numbers are
-        drawn for `shares`.
+        not measure, where both functions were derived equal, and where a `failure` could be rounding: an
+        output is off by little of its size, or is rounding for the most part. Where a matrix is nearly
+        singular, the run in float32 has no digit left, and how far it is off says nothing of float64. None
+        elsewhere. To be called while random numbers are drawn for `shares`.
         """
         question = self.question
         eps, own = question.eps[kind], question.rounding[kind]
         if eps > prove.NARROW or not (
-            question.draws or failure.off <= ROUNDING or failure.tolerance >= ROUNDING
+            question.draws or question.derived or failure.off <= ROUNDING or failure.tolerance >= ROUNDING
         ):
             return None
         runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
