@@ -355,6 +355,15 @@ CASES = {
         """,
         "params=Params{w: f32[5,3], b: f32[3]} x=f32[24,5] n=3 s=0.7",
     ),
+    "chosen": (
+        """
+        def chosen(logits, act):
+            if not jnp.issubdtype(act.dtype, jnp.integer):
+                raise TypeError("an index is a whole number")
+            return jnp.take_along_axis(jax.nn.log_softmax(logits), act[:, None], -1).mean()
+        """,
+        "logits=f32[24,5] act=i32[24]<3",
+    ),
     "keyword": ("def keyword(x, *, temperature):\n    return x / temperature", "x=f32[24,5] temperature=0.7"),
     "convolved": (
         """

@@ -275,9 +275,10 @@ def array(dtype: str, shape: Shape, **more: Any) -> Option:
     return Option({"kind": "array", "dtype": dtype, "shape": list(shape), **more})
 
 
-def rank_of(option: Option) -> int:
-    """Number of dims; -1 of what is no array."""
-    return len(option.spec["shape"]) if option.spec["kind"] == "array" else -1
+def form_of(option: Option) -> tuple[str, int]:
+    """The dtype and the number of dims; none, and -1, of what is no array."""
+    spec = option.spec
+    return (spec["dtype"], len(spec["shape"])) if spec["kind"] == "array" else ("", -1)
 
 
 def number(value: Any, traced: bool) -> Option:

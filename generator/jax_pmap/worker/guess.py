@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import specs
-from .candidates import Candidates, Leaf, Option, rank_of
+from .candidates import Candidates, Leaf, Option, form_of
 from .holes import Hole, Touched, stand_ins, unwrapped
 from .jaxpr.walk import equations
 from .protocol import InputsFound, NotFound
@@ -286,10 +286,10 @@ class Search:
         index = outcome.index
         seen: list[Option] = []
         errors: list[str] = []
-        hopeless: set[int] = set()
+        hopeless: set[tuple[str, int]] = set()
         while True:
             # Listed anew each time, because what failed since may have shown new sizes.
-            options = (o for o in self.known.options(self.leaves[index]) if rank_of(o) not in hopeless)
+            options = (o for o in self.known.options(self.leaves[index]) if form_of(o) not in hopeless)
             option = next((o for o in options if o not in seen), None)
             if option is None:
                 return False
@@ -299,10 +299,10 @@ class Search:
                 return True
             del self.chosen[index]
             errors.append(self.last_error)
-            # The same complaint whatever this leaf is: another leaf is to blame.
-            patience = 2 if rank_of(option) < 0 else 12
+            # The same complaint whatever this leaf is: another leaf is to blame, or it is of another dtype.
+            patience = 2 if form_of(option)[1] < 0 else 12
             if len(errors) >= patience and len(set(errors[-patience:])) == 1:
-                hopeless.update(rank_of(o) for o in seen[-patience:])
+                hopeless.update(form_of(o) for o in seen[-patience:])
 
     def failure(self) -> NotFound:
         """The argument that could not be found, with the error of the trace that came furthest."""

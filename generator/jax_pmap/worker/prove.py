@@ -273,6 +273,8 @@ class Trial:
     ) -> None:
         self.results: list[Any] = []
         self.values: list[Values] = []
+        #: This one, also of a copy whose values are handed over in another way.
+        self.plain = self
         for step in range(steps):
             result = reference(values)
             # What overflows by being fed back does so here or there by rounding alone.

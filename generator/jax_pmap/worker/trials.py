@@ -271,13 +271,17 @@ class Trials:
         """
         question = self.question
         eps, own = question.eps[kind], question.rounding[kind]
+        if trial is not trial.plain:
+            return None  # A call may have changed or taken what it was given: another one is no second try.
         if eps > prove.NARROW or not (
             question.draws or question.derived or failure.off <= ROUNDING or failure.tolerance >= ROUNDING
         ):
             return None
         runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
         inside = prove.jittered_bounds(trial, runs, eps, own)
-        return [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
+        more = [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
+        self._made |= {asked: (trial, more) for asked, (made, _) in self._made.items() if made is trial}
+        return more
 
     def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
         """Inputs on which decisions of the reference and of `programs` go other ways."""
