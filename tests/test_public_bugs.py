@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from public_bugs import BEGIN, END, PAGE, Judge, checked, pairs, recorded, score, table
 
-#: One of each kind of answer, and quick: a scale, replicas, an average, keys, rows, a shard_map.
+#: One of each kind of answer, and quick: a scale, replicas, an average, keys, rows, a shard_map, a state with
+#: a device axis that has no name of one.
 SOME = (
+    "ema_before_sync",
     "mapped_keyword",
     "masked_means",
     "no_sync",

@@ -574,7 +574,10 @@ class _Verification:
             run.short = True
             return
         try:
-            asked = protocol.TryLayouts(question, self.object, run.devices, layouts, self.data)
+            # What the next call gets back is state, whatever its name, and no second batch.
+            state = {name for name, _ in question.chain}
+            data = tuple(name for name in self.data if name not in state)
+            asked = protocol.TryLayouts(question, self.object, run.devices, layouts, data)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except Problem as problem:
             if problem.kind not in protocol.NOT_FOUND:
