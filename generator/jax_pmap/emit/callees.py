@@ -23,6 +23,7 @@ from jax_pmap.reading.read import read
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
 from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import (
@@ -559,7 +560,7 @@ class CallGraph:
 
     def _entry(self, called: str, caller: UserFunction) -> UserFunction | None:
         """The function that ``losses["mse"]`` is, of a dict in the caller's file that nothing changes."""
-        node = ast.parse(f"({called}\n)", mode="eval").body
+        node = parsed_expression(called)
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return None
         table = node.value.id

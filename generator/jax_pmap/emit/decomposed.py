@@ -6,6 +6,8 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from jax_pmap.syntax.lines import parsed_expression
+
 #: What makes each of the parts of a decomposed reduction that of all devices, given the operator and source.
 Collective = Callable[[str, str], str]
 
@@ -344,7 +346,7 @@ def reduction(text: str, called: str) -> Reduction | None:
             in ``x.std(0)``.
     """
     try:
-        call = ast.parse(f"({text}\n)", mode="eval").body
+        call = parsed_expression(text)
     except (SyntaxError, ValueError):
         return None
     if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.source import indented
-from jax_pmap.syntax.lines import Lines, Node
+from jax_pmap.syntax.lines import Lines, Node, parsed_expression
 from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, positional, root_name, used_names
 
 #: Collectives that are sums, or differ from them by a number.
@@ -70,7 +70,7 @@ class _Statement:
 
 def plain(source: str) -> str:
     """An expression as it is told from others, however it is laid out."""
-    return ast.unparse(ast.parse(f"({source}\n)", mode="eval"))
+    return ast.unparse(parsed_expression(source))
 
 
 def _segment(text: str, node: ast.expr | ast.stmt) -> str:

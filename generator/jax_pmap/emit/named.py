@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 import libcst as cst
 
 from jax_pmap.emit.weave import enclosed, renamed
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.scopes import bound_names, names_in, root_name
 from jax_pmap.syntax.text import in_one_line
 
@@ -439,7 +440,7 @@ class _HasApplied(cst.CSTVisitor):
 
 def _key(node: cst.CSTNode) -> str:
     """What an expression is told by: the mean ``x.mean(0)`` is ``jnp.mean(x, axis=0)``."""
-    return ast.unparse(_AsFunctions().visit(ast.parse(f"({_code(node)}\n)", mode="eval")))
+    return ast.unparse(_AsFunctions().visit(parsed_expression(_code(node))))
 
 
 class _AsFunctions(ast.NodeTransformer):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from jax_pmap.syntax.lines import parsed_expression
+
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
 
 
@@ -24,7 +26,7 @@ def names_in(text: str) -> set[str]:
 
 def _parsed(text: str) -> ast.expr:
     try:
-        return ast.parse(f"({text}\n)", mode="eval").body
+        return parsed_expression(text)
     except SyntaxError:
         return ast.Constant(None)
 

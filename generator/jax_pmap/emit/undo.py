@@ -23,6 +23,7 @@ from jax_pmap.emit.mark import LINE, Mark, marks
 from jax_pmap.emit.ops import FOLD
 from jax_pmap.model import Source
 from jax_pmap.syntax.definitions import Function, find
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
@@ -586,4 +587,4 @@ def _is_again(value: cst.BaseExpression, source: str) -> bool:
 def _code(node: cst.BaseExpression) -> str:
     """Source of an expression as `ast` writes it: without layout and outer parentheses."""
     text = cst.Module([]).code_for_node(node)
-    return ast.unparse(ast.parse(f"({text})", mode="eval"))
+    return ast.unparse(parsed_expression(text))

@@ -22,6 +22,7 @@ from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
@@ -566,7 +567,7 @@ class Editor(cst.CSTTransformer):
     def unseen_side(self, side: Expression) -> cst.BaseExpression:
         """The call that raises in place of a side of an expression that was not observed."""
         self.left_out(self.guards[place(side.span)])
-        text = ast.unparse(ast.parse(f"({side.text})", mode="eval"))
+        text = ast.unparse(parsed_expression(side.text))
         return cst.Call(cst.Name(self.unseen), [cst.Arg(cst.SimpleString(string(text)))])
 
     def left_out(self, guard: Guard) -> None:

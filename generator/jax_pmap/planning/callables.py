@@ -15,6 +15,7 @@ from jax_pmap.planning.plan import is_literal, plain_constants
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.worker import protocol
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | 
     parameter = next(p for p in facts.parameters if p.name == argument["name"])
     if parameter.default is None or not argument["default"]:
         return None
-    tree = ast.parse(f"({parameter.default}\n)", mode="eval").body
+    tree = parsed_expression(parameter.default)
     reads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     # Inside the drop-in, a parameter of the same name would hide what the default means.
     if reads & {p.name for p in facts.parameters}:

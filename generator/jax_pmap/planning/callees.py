@@ -18,6 +18,7 @@ from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
@@ -295,7 +296,7 @@ def is_plain(text: str) -> bool:
     """Whether source is a name, with attributes and items of it, on one line: nothing is called in it."""
     if "\n" in text:
         return False
-    node: ast.AST = ast.parse(f"({text})", mode="eval").body
+    node: ast.AST = parsed_expression(text)
     if isinstance(node, ast.Name):
         return True
     parts = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context, ast.UnaryOp, ast.USub)
@@ -307,7 +308,7 @@ def is_plain(text: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_made(text: str) -> bool:
     """Whether source calls something plain, to make what is called: ``make_loss(batch)``, ``Loss(w).of``."""
-    node: ast.AST = ast.parse(f"({text})", mode="eval").body
+    node: ast.AST = parsed_expression(text)
     made = node.value if isinstance(node, ast.Attribute) else node
     return isinstance(made, ast.Call) and is_plain(ast.unparse(made.func))
 

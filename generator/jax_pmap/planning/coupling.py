@@ -15,6 +15,7 @@ from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
 from jax_pmap.problems import INSTALLED, error_line, shown_file
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import Raised
 
@@ -99,7 +100,7 @@ def picks_rows(text: str, called: str) -> bool:
         return True
     node: ast.AST | None = None
     with contextlib.suppress(SyntaxError):
-        node = ast.parse(f"({text}\n)", mode="eval").body
+        node = parsed_expression(text)
     positions = node.slice if isinstance(node, ast.Subscript) else None
     return isinstance(positions, ast.Name | ast.Call | ast.Subscript)
 

@@ -18,6 +18,7 @@ from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event, Rescue, State, in_groups
 from jax_pmap.planning.syncs import Placer
+from jax_pmap.syntax.lines import parsed_expression
 
 #: An expression that ends in a transposition or in new axes.
 LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
@@ -415,9 +416,7 @@ class Gathering:
 
 def is_layout(text: str) -> bool:
     """Whether an expression is a layout of one array: ``x.T``, ``x[:, None]``, not ``y * x[:, None]``."""
-    return bool(LAYOUT.search(text)) and isinstance(
-        ast.parse(f"({text})", mode="eval").body, ast.Attribute | ast.Subscript
-    )
+    return bool(LAYOUT.search(text)) and isinstance(parsed_expression(text), ast.Attribute | ast.Subscript)
 
 
 def sharded(event: Event) -> int | None:

@@ -10,6 +10,7 @@ from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.places import Body, Statement, place
 from jax_pmap.model import Span, Sync
+from jax_pmap.syntax.lines import parsed_expression
 
 
 def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
@@ -45,7 +46,7 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
 
 def parts(display: str) -> int:
     """How many elements a tuple, list or dict display has, constants counted."""
-    node = ast.parse(f"({display}\n)", mode="eval").body
+    node = parsed_expression(display)
     return len(node.values if isinstance(node, ast.Dict) else getattr(node, "elts", ()))
 
 

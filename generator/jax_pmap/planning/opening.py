@@ -16,12 +16,13 @@ from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State, identity
 from jax_pmap.reading.runs import behind, transformed_inside
+from jax_pmap.syntax.lines import parsed_expression
 
 
 @functools.lru_cache(maxsize=1024)
 def called_by(call: str) -> str:
     """Source of what a call calls: ``hk.transform(loss).apply``; of what is made to be called, its maker."""
-    function = ast.parse(f"({call})", mode="eval").body
+    function = parsed_expression(call)
     func = function.func if isinstance(function, ast.Call) else None
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         return ast.unparse(func)
@@ -40,7 +41,7 @@ def method_given(call: str) -> str:
     """Source of what a call of ``module.apply`` is given as ``method=``, or ``""``."""
     if "method=" not in call:
         return ""
-    node = ast.parse(f"({call})", mode="eval").body
+    node = parsed_expression(call)
     if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "apply":
         return ""
     return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
@@ -67,7 +68,7 @@ class Find(Protocol):
 
 def _is_made(call: str) -> bool:
     """Whether what is called was made where it is called, as in ``jax.vmap(f)(x)``."""
-    node = ast.parse(f"({call})", mode="eval").body
+    node = parsed_expression(call)
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Call)
 
 
@@ -209,7 +210,7 @@ class Opening:
 
         What becomes of a result is not known; it may go into the next run, and has to be whole.
         """
-        node = ast.parse(f"({text})", mode="eval").body
+        node = parsed_expression(text)
         assert isinstance(node, ast.Call)
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         functions = [ast.unparse(each) for each in given if isinstance(each, ast.Name | ast.Lambda)]

@@ -16,6 +16,7 @@ from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import Event
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.scopes import bound_names, parameters
 from jax_pmap.syntax.text import function_text
 
@@ -289,7 +290,7 @@ def _given_constants(
     constant = {*order, *receiver}
     known: set[int] = set()
     written: set[str] = set()
-    called = ast.unparse(ast.parse(f"({called}\n)", mode="eval"))
+    called = ast.unparse(parsed_expression(called))
     for call in ast.walk(caller.parsed.definition):
         if not isinstance(call, ast.Call):
             continue

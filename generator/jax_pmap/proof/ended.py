@@ -10,6 +10,7 @@ from pathlib import Path
 from jax_pmap.model import Derivation, Refusal, RefusalError, Span, refused
 from jax_pmap.problems import error_details, error_span, first_line
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Raised
 
@@ -51,7 +52,7 @@ def _expression(code: str, span: Span) -> str:
     lines[-1] = lines[-1].encode()[: span.end_column].decode(errors="replace")
     lines[0] = lines[0].encode()[span.column :].decode(errors="replace")
     try:
-        return ast.unparse(ast.parse(f"({chr(10).join(lines)})", mode="eval"))
+        return ast.unparse(parsed_expression("\n".join(lines)))
     except SyntaxError:
         return ""
 

@@ -16,6 +16,15 @@ Node: TypeAlias = ast.expr | ast.stmt | ast.arg
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
+def parsed_expression(text: str) -> ast.expr:
+    """The tree of an expression that was cut out of a file, over several lines or with a comment behind it.
+
+    Raises:
+        SyntaxError: it is no expression.
+    """
+    return ast.parse(f"({text}\n)", mode="eval").body
+
+
 class Lines:
     """The text of a file. `ast` counts columns in UTF-8 bytes; what is answered here counts characters."""
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from jax_pmap.syntax.definitions import Definition
 from jax_pmap.syntax.imports import Import, Imported, absolute, import_rows
 from jax_pmap.syntax.library import WRAPPERS
-from jax_pmap.syntax.lines import Lines
+from jax_pmap.syntax.lines import Lines, parsed_expression
 from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, own_nodes, positional
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
@@ -137,7 +137,7 @@ class Resolver(Lines):
 
     def expression(self, text: str, within: ast.Module | Function) -> ast.expr:
         """The tree of an expression, to be understood as if it stood in the body of `within`."""
-        node = ast.parse(f"({text})", mode="eval").body
+        node = parsed_expression(text)
         self._scopes.add(node, Scope(None, self.scope_in(within)))
         return node
 
