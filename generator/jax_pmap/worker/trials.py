@@ -156,6 +156,7 @@ class Question:
             weak=tuple(strengthen.weaknesses(self.data[0], self.axes, counts)),
             sets=len({index for _, index in self.plans(False)}) - len(self.data),
             stuck=tuple(self.found.stuck),
+            exchanges=tuple(self.found.exchanges),
             half=HALF in self.eps.values(),
             narrow=self.eps[self.kind] > prove.NARROW,
         )
@@ -273,8 +274,10 @@ class Trials:
         eps, own = question.eps[kind], question.rounding[kind]
         if trial is not trial.plain:
             return None  # A call may have changed or taken what it was given: another one is no second try.
+        # What a run in the user's own dtypes shows that has no digit left.
+        lost = min(prove.SLACK * eps / max(question.eps.values()), ROUNDING)
         if eps > prove.NARROW or not (
-            question.draws or question.derived or failure.off <= ROUNDING or failure.tolerance >= ROUNDING
+            question.draws or question.derived or failure.off <= ROUNDING or failure.tolerance >= lost
         ):
             return None
         runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
