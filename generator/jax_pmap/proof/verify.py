@@ -61,6 +61,8 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Call, Comparison, Layout, Problem
 
 T = TypeVar("T")
+#: The batch axis of what is split, by argument and index of its array.
+LeafAxes = Mapping[str, Mapping[int, int]]
 #: Device counts of the run where equality is derived for all of them.
 SECOND = (3, 8)
 #: The inputs that need no mention; see `Question.described`.
@@ -412,32 +414,35 @@ class _Verification:
             self._hold_shares(ended, best[0], loaded, finder)
             for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
                 run.tried, run.skipped, run.problem = calls, skipped, problem
-            best = (*best[:2], self._with_parts(best[2]))
+            best = (*best[:2], self._with_parts(best[1].roles.axes, best[2], loaded))
         return best
 
-    def _with_parts(self, layout: Layout) -> Layout:
+    def _with_parts(self, axes: LeafAxes, layout: Layout, loaded: Loaded) -> Layout:
         """The layout, with parts in place of copies of a second batch, where these give other results.
 
         On every device, all unlabelled rows beside a part of the labelled ones say nothing of parts of both.
-        Nobody makes copies for a function that takes other arrays as they are.
+        Nobody makes copies for a function that takes other arrays as they are, but of what is in one argument
+        with the batch, where everything has a device axis.
 
         Raises:
             RefusalError: JP018, where all that is not the batch is given as copies.
         """
-        for other in self._tried_layouts() if self.layout is None else ():
+        split = {name for name, leaves in axes.items() if leaves}
+        for other in self._tried_layouts():
             apart = [name for name, form in layout.items() if form != other[name]]
             parts = all((layout[name], other[name]) == ("devices", "parts") for name in apart)
             if not apart or not parts or max(run.ends(other) for run in self.runs) != ENDS.index("value"):
                 continue
-            if "whole" not in {layout[name] for name in self.arrays}:
+            if "whole" not in {layout[name] for name in self.arrays} or not split.isdisjoint(apart):
                 forms = ",".join(f"{name}={form}" for name, form in with_axis(other))
-                names = " and ".join(f"`{name}`" for name in apart)
+                paths = [path for name in apart for path in _beside(name, axes, loaded)]
+                names = " and ".join(f"`{path}`" for path in paths)
                 raise refused(
                     "JP018",
                     f"what is split is not clear: given {names} in parts, `{self.name}` gives other results "
                     "than the reference, and given all of it on every device, the same",
                     f"Say how your program gives it: --layout {forms} for parts, or "
-                    + " ".join(f"--replicate {name}" for name in apart),
+                    + " ".join(f"--replicate {quoted(path)}" for path in paths),
                     self.target.facts.span,
                 )
             return other
@@ -576,7 +581,8 @@ class _Verification:
         try:
             # What the next call gets back is state, whatever its name, and no second batch.
             state = {name for name, _ in question.chain}
-            data = tuple(name for name in self.data if name not in state)
+            unsaid = self.layout in (None, "stacked")
+            data = tuple(name for name in self.data if name not in state) if unsaid else ()
             asked = protocol.TryLayouts(question, self.object, run.devices, layouts, data)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except Problem as problem:
@@ -1187,6 +1193,19 @@ def _compared(check: protocol.Check) -> Iterator[Check]:
         yield check_of(check)
     elif failure.what == "value":
         yield dataclasses.replace(check_of(check), error=failure.off, tolerance=failure.tolerance)
+
+
+def _beside(name: str, axes: LeafAxes, loaded: Loaded) -> list[str]:
+    """What of an argument is in rows beside those that are split: paths of its arrays, or all of it."""
+    split = axes.get(name, {})
+    leaves = next(argument["leaves"] for argument in loaded.described if argument["name"] == name)
+    own = [leaf["path"] for index, leaf in enumerate(leaves) if index not in split and leaf["shape"]]
+    return own if split else [name]
+
+
+def quoted(path: str) -> str:
+    """A path as it is typed in a shell."""
+    return f'"{path}"' if "[" in path else path
 
 
 def _shares(layout: Layout, roles: Roles) -> bool:

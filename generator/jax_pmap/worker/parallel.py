@@ -26,9 +26,13 @@ from .protocol import Call, Failure, Object, Problem
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
 #: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is
-#: split; ``"parts"``: every leaf, divided along its own first axis, which is not as long as the batch;
+#: split; ``"parts"``: every leaf, of what is not as long as the batch its rows, along the first axis;
 #: ``"keys"``: every leaf has it, and of a key every device another one.
 Layout = Mapping[str, str]
+#: Those in which what is not divided is given as copies.
+STACKED = ("devices", "parts", "keys")
+#: What the numbers of devices of a proof all divide.
+EVERY_COUNT = 24
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
 
@@ -105,7 +109,8 @@ def layouts(
     """Ways of calling, the likeliest first: drop-in, all stacked, only the batch stacked, mixtures.
 
     Arguments that look like `data` and are not as long as the batch may be another batch, divided over
-    `count` devices too: they are given so before they are given as copies.
+    `count` devices too, and so may what is beside the batch in one of them: they are given so before they
+    are given as copies.
     """
     whole = dict.fromkeys(values, "whole")
     batch = [name for name in values if axes.get(name)]
@@ -120,10 +125,12 @@ def layouts(
     split = {**whole, **dict.fromkeys(batch, "devices")}
     seen = []
     apart = [name for name in state if name in data and has_own_rows(values[name], count)]
+    beside = [name for name in mixed if name in data and has_rows_beside(values[name], axes[name], count)]
     others = [name for name in state if name not in apart]
-    for form in ("whole", "parts") if apart and batch else ():
+    for form, form_beside in (("whole", "batch"), ("parts", "parts")) if batch and (apart or beside) else ():
+        given = {**split, **dict.fromkeys(apart, form), **dict.fromkeys(beside, form_beside)}
         for chosen in (others, [], [name for name in others if shape_of_any(values[name])]):
-            layout = {**split, **dict.fromkeys(apart, form), **dict.fromkeys(chosen, "devices")}
+            layout = {**given, **dict.fromkeys(chosen, "devices")}
             if layout not in seen:
                 seen.append(layout)
                 yield layout
@@ -157,11 +164,43 @@ def layouts(
         yield {**whole, **dict.fromkeys(state, "devices")}
 
 
+def with_parts(
+    layout: Layout, values: Values, axes: LeafAxes, data: Sequence[str], count: int
+) -> Iterator[dict[str, str]]:
+    """A layout that gives each array a device axis, before it with parts of what may be another batch."""
+    apart = [
+        name
+        for name, form in layout.items()
+        if form == "devices"
+        and name in data
+        and (
+            has_rows_beside(values[name], axes[name], count)
+            if axes.get(name)
+            else has_own_rows(values[name], count)
+        )
+    ]
+    if apart:
+        yield {**layout, **dict.fromkeys(apart, "parts")}
+    yield dict(layout)
+
+
 def has_own_rows(value: Any, count: int) -> bool:
     """Whether all arrays of a value are equally long, and so many devices share that evenly."""
     shapes = [shape_of(leaf) for leaf in jax.tree.leaves(value)]
     rows = {shape[0] if shape else 0 for shape in shapes}
     return len(rows) == 1 and not holds_key(value) and min(rows) >= count and min(rows) % count == 0
+
+
+def has_rows_beside(value: Any, split: Mapping[int, int], count: int) -> bool:
+    """Whether a value has arrays beside those that are `split` whose rows so many devices share evenly."""
+    leaves = enumerate(jax.tree.leaves(value))
+    return any(index not in split and has_rows(leaf, count) for index, leaf in leaves)
+
+
+def has_rows(leaf: Any, count: int) -> bool:
+    """Whether a leaf is an array whose first axis so many devices share evenly."""
+    shape = shape_of(leaf)
+    return bool(shape) and not is_key_leaf(leaf) and shape[0] >= count and shape[0] % count == 0
 
 
 def holds_key(value: Any) -> bool:
@@ -201,7 +240,7 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Valu
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
             if form == "parts" and axis is None and shape_of(leaf):
-                axis = 0
+                axis = axis_of_parts(leaf, count, beside=bool(axes.get(name)))
             if axis is None and len(like) == len(leaves) and is_stacked(leaf, like[index], count):
                 continue
             if form == "inner":
@@ -212,17 +251,33 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Valu
                     )
             elif form == "keys" and is_key_leaf(leaf):
                 leaves[index] = own_keys(leaf, count)
-            elif isinstance(leaf, jax.core.Tracer) and (axis is not None or form in ("devices", "keys")):
+            elif isinstance(leaf, jax.core.Tracer) and (axis is not None or form in STACKED):
                 leaves[index] = with_device_axis(leaf, axis, count)
             elif axis is not None:
                 size = shape_of(leaf)[axis] // count
                 leaves[index] = stacked(
                     [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
                 )
-            elif form in ("devices", "keys") and category(leaf) != "opaque":
+            elif form in STACKED and category(leaf) != "opaque":
                 leaves[index] = stacked([leaf] * count)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
+
+
+def axis_of_parts(leaf: Any, count: int, *, beside: bool) -> "int | None":
+    """The axis along which a leaf that is not as long as the batch is given in parts, None for copies.
+
+    These are for what stands `beside` the batch in one argument and has no rows: a weight for each class.
+
+    Raises:
+        ValueError: so many devices do not share its rows evenly.
+    """
+    if has_rows(leaf, count):
+        return 0
+    rows = shape_of(leaf)[0]
+    if beside and rows % EVERY_COUNT:
+        return None
+    raise ValueError(f"{rows} rows in parts are not shared evenly by {count} devices")
 
 
 def is_stacked(leaf: Any, given: Any, count: int) -> bool:

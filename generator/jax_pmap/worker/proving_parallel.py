@@ -33,6 +33,7 @@ from .parallel import (
     holds_key,
     inconsistent,
     layouts,
+    with_parts,
 )
 from .protocol import NOT_REFUSED, WAYS, Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
@@ -68,8 +69,11 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     if not sizes:
         return Calls(skipped=skipped[0])
     tried: list[Call] = []
-    every = layouts(calling, question.data[0], question.axes, question.statics, asked.data, count)
-    kept = [fitting(calling, each) for each in asked.layouts or itertools.islice(every, MOST_LAYOUTS)]
+    given, axes = question.data[0], question.axes
+    every: Iterator[dict[str, str]] = layouts(calling, given, axes, question.statics, asked.data, count)
+    if asked.layouts is not None:
+        every = itertools.chain(*(with_parts(each, given, axes, asked.data, count) for each in asked.layouts))
+    kept = [fitting(calling, each) for each in itertools.islice(every, MOST_LAYOUTS)]
     for drawn in generators(calling, question, count) if question.repeat else [question]:
         trials.question = drawn
         if drawn.among or drawn.strides:  # That is of a `shard_map`, which divides the batch itself.
