@@ -469,7 +469,7 @@ def _search(trials: Trials, program: Caller, count: int) -> None:
         found = trials.search([program], [count])
         # Unlike emitted code, it need not be made of the reference's own operations.
         given = question.data[0], question.axes, question.settled
-        more = (*strengthen.extremes(*given), *strengthen.lone(*given))
+        more = (*strengthen.extremes(*given), *strengthen.lone(*given), *strengthen.moved_round(*given))
         found = dataclasses.replace(found, inputs=(*found.inputs, *more))
         trials.question = dataclasses.replace(question, found=found)
 

@@ -12,7 +12,7 @@ from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
 from .distance import same_bits
 from .jaxpr.trace import arrays_of
-from .leaves import category, is_float, leaf_paths, shape_of, to_float64
+from .leaves import category, is_float, is_key_leaf, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
 from .protocol import SHIFTED, Problem
 
@@ -39,6 +39,8 @@ STRAYS = 8
 UNEVEN = 2**24 + 1
 #: Leaves that are changed one by one, the others staying as they are.
 ALONE = 4
+#: Sets with whole numbers moved round within their range, at most, and how many numbers these have in all.
+MOVED_ROUND, MOVED_NUMBERS = 6, 64
 #: Sets that are kept for each way a decision takes on none of the others: one may show it by accident right.
 EACH = 2
 #: What one kind of leaf is changed to: the leaf and its batch axis (None where it has none) to another.
@@ -293,6 +295,33 @@ def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]
     return [masked(1, 1), masked(1, 0), one, *far]
 
 
+def moved_round(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
+    """The same values with whole numbers moved round within their range, of arrays without a batch axis.
+
+    Where the classes are divided and not the rows, every device has all labels, and looks for its own: which
+    one a label is next to is another thing for others. What is different, or one of a range, stays so; what
+    rises, as offsets do, stays as it is. Several times, where the arrays are small.
+    """
+
+    def around(turn: int) -> Change:
+        def change(leaf: Any, axis: int | None) -> Any:
+            low, high = int(np.min(leaf)), int(np.max(leaf))
+            size = high - low + 1
+            # By steps that have no factor in common: of what each device has so many, another one.
+            by = size * turn // (number + 1) + turn
+            return low + (np.asarray(leaf, np.int64) - low + by) % size
+
+        return change
+
+    sizes = [
+        np.size(jax.tree.leaves(values[name])[index])
+        for kind, (name, index) in each_leaf(values, axes, settled)
+        if kind == "indices"
+    ]
+    number = min(MOVED_ROUND, -(-MOVED_NUMBERS // min(sizes))) if sizes else 0
+    return [changed(values, axes, settled, {"indices": around(1 + turn)}) for turn in range(number)]
+
+
 def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:
     """The leaves of an argument that have a batch axis."""
     leaves = jax.tree.leaves(value)
@@ -332,6 +361,9 @@ def kind_of(leaf: Any, axis: int | None) -> str:
         return "state" if np.ndim(leaf) else "numbers"
     if form == "int" or (form == "array" and leaf.dtype.kind in "iu" and not leaf.ndim):
         return "counters"
+    if form == "array" and axis is None and leaf.dtype.kind in "iu":
+        rises = leaf.size > 1 and bool(np.all(np.diff(np.asarray(leaf).ravel().astype(np.int64)) >= 0))
+        return "" if is_key_leaf(leaf) or rises or not leaf.size else "indices"
     if form == "array" and axis is not None:
         return {"b": "masks", "i": "labels", "u": "labels"}.get(leaf.dtype.kind, "")
     return ""
