@@ -1059,7 +1059,11 @@ class _Verification:
         reason = self._said(check, failure, where)
         if failure.what == "value":
             differing, size = failure.differing
-            reason += f". {differing} of its {size} elements differ" if differing < size else ""
+            reason += (
+                f". {differing} of its {size} elements differ{'s' * (differing == 1)}"
+                if differing < size
+                else ""
+            )
             reason += self._repeated()
         own = self.reference.parallel and failure.what == "shape"
         if own and failure.want == with_devices(failure.got, run.devices):
@@ -1125,6 +1129,13 @@ class _Verification:
             hint = (
                 f"The reference changes `{self.mutated[int(at[1])]}` in place, as it is called. Where no "
                 "caller relies on that, verify against `jax.jit` of it, which does not"
+            )
+        elif (check := run.checks[-1]).resized or check.uneven:
+            rows, left = divmod(check.batch, run.devices)
+            share = "" if left else f" ({rows} row{'s' if rows > 1 else ''} on each device)"
+            hint = (
+                f"Mend what `{self.name}` does with a batch of {check.batch}{share}, or have it raise for "
+                "batches that it is not meant for"
             )
         else:
             hint = self._called_otherwise(run, layout)
