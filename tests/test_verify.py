@@ -666,7 +666,8 @@ def test_a_limit_on_the_rows_of_one_device_is_found(project: Project):
 def test_rows_that_only_a_large_batch_loses_are_found(project: Project):
     project.write("limit.py", textwrap.dedent(THRESHOLD))
     words = ("limit.py::drops_of_many", "--against", "limit.py::step", "--inputs", "limit.py::inputs")
-    project.refused("JP045", "verify", *words, says=("with a batch of 4095",), exit_code=1)
+    says = ("with a batch of 4095", "or have it raise for batches that it is not meant for")
+    project.refused("JP045", "verify", *words, says=says, exit_code=1)
 
 
 DROPS = """
@@ -1682,26 +1683,35 @@ MODES = """
         return -jnp.mean(jnp.take_along_axis(logits, labels[:, None], 1))
 
 
-    @jax.jit
-    @functools.partial(
+    def of_own(logits, labels, more=0):
+        size = logits.shape[1]
+        most = jax.lax.pmax(logits.max(1), "v")
+        scale = jnp.log(jax.lax.psum(jnp.exp(logits - most[:, None]).sum(1), "v")) + most
+        own = labels - jax.lax.axis_index("v") * size
+        inside = (own >= 0) & (own < size + more)
+        mine = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], 1)[:, 0]
+        return jnp.mean(scale - jax.lax.psum(jnp.where(inside, mine, 0), "v"))
+
+
+    classes = functools.partial(
         jax.shard_map,
         mesh=Mesh(np.array(jax.devices()), ("v",)),
         in_specs=(P(None, "v"), P()),
         out_specs=P(),
     )
-    def p_picked(logits, labels):
-        size = logits.shape[1]
-        most = jax.lax.pmax(logits.max(1), "v")
-        scale = jnp.log(jax.lax.psum(jnp.exp(logits - most[:, None]).sum(1), "v")) + most
-        own = labels - jax.lax.axis_index("v") * size
-        inside = (own >= 0) & (own < size)
-        mine = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], 1)[:, 0]
-        return jnp.mean(scale - jax.lax.psum(jnp.where(inside, mine, 0), "v"))
+    p_picked = jax.jit(classes(of_own))
+    # A label that is the first of a device is taken for the last of the one before, too.
+    p_edge = jax.jit(classes(functools.partial(of_own, more=1)))
 
 
     def labelled(seed=0):
         random = np.random.default_rng(seed)
         return random.normal(size=(24, 48)), random.integers(0, 48, 24)
+
+
+    def odd_labels():
+        # None of them is the first of a device.
+        return np.random.default_rng(0).normal(size=(7, 48)), np.arange(19, 5, -2)
 
 
     def weighed(lr, eps, x):
@@ -1748,6 +1758,73 @@ MODES = """
     p_both = of_two(summed_both)
     p_means = of_two(lambda *args: jax.lax.pmean(both(*args), "i"))
     p_stacked = jax.pmap(lambda *args: jax.lax.pmean(both(*args), "i"), axis_name="i")
+
+
+    # An activation among the leaves, which is returned.
+    def activated(model, x, labels):
+        def loss_fn(w):
+            scores = jax.nn.log_softmax(model["activation"](x @ w))
+            return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], 1))
+
+        return {**model, "w": model["w"] - 0.1 * jax.grad(loss_fn)(model["w"])}
+
+
+    def p_activated(model, x, labels):
+        def own(w, x, labels):
+            return activated({**model, "w": w}, x, labels)["w"]
+
+        n = jax.device_count()
+        after = jax.pmap(own, in_axes=(None, 0, 0))(
+            model["w"], x.reshape(n, -1, *x.shape[1:]), labels.reshape(n, -1)
+        )
+        return {**model, "w": after[0]}
+
+
+    def with_activation(seed=0):
+        random = np.random.default_rng(seed)
+        model = {"w": random.normal(size=(3, 4)), "activation": jnp.tanh}
+        return model, random.normal(size=(24, 3)), random.integers(0, 4, 24)
+
+
+    def in_rounds(w, x, sync):
+        def step(w, number):
+            return w - 0.1 * sync(jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), number), None
+
+        return jax.lax.scan(step, w, jnp.arange(4))[0]
+
+
+    def rounds(w, x):
+        return in_rounds(w, x, lambda grads, number: grads)
+
+
+    def mostly(grads, number):
+        return jax.lax.cond(number % 8 < 7, lambda g: jax.lax.pmean(g, "i"), lambda g: g, grads)
+
+
+    def logged(step, w, x):
+        return jnp.where(step % 5 == 0, jnp.mean((x @ w) ** 2), -1.0)
+
+
+    of_rounds = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0), out_axes=None)
+    p_often = of_rounds(lambda w, x: in_rounds(w, x, lambda grads, number: jax.lax.pmean(grads, "i")))
+    p_mostly = of_rounds(lambda w, x: in_rounds(w, x, mostly))
+    p_logged = jax.pmap(
+        lambda step, w, x: jax.lax.cond(
+            step % 5 == 0, lambda x: jax.lax.pmean(jnp.mean((x @ w) ** 2), "i"), lambda x: jnp.float32(-1), x
+        ),
+        axis_name="i",
+        in_axes=(None, None, 0),
+        out_axes=None,
+    )
+
+
+    def in_one(w, batch):
+        return both(w, batch["x"], batch["unlabelled"])
+
+
+    of_one = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0), out_axes=None)
+    p_in_one = of_one(lambda w, batch: summed_both(w, batch["x"], batch["unlabelled"]))
+    p_one_means = of_one(lambda *args: jax.lax.pmean(in_one(*args), "i"))
     explicit = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     total = jax.shard_map(
         lambda w, x: jax.lax.pmean(jnp.mean(x @ w), "i"), mesh=explicit, in_specs=(P(), P("i")), out_specs=P()
@@ -1759,6 +1836,8 @@ MODES = """
 """
 #: What looks like the batch, `x`, is whole on every device there.
 TWO = ("w=f32[3]", "x=f32[24,3]", "unlabelled=f32[72,3]")
+ROUNDS = ("w=f32[3]", "x=f32[24,3]")
+IN_ONE = ("w=f32[3]", "batch={x: f32[24,3], unlabelled: f32[72,3]}")
 CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
 
 
@@ -1775,12 +1854,20 @@ CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
         ),
         ("p_guarded", "guarded", ("x=f32[24]", "mask=mask[24]"), 1, "a limit or a comparison goes by what"),
         ("p_picked", "picked", "labelled", 0, ""),
+        ("p_picked", "picked", "odd_labels", 0, ""),
+        ("p_edge", "picked", "odd_labels", 1, "It shows on the given inputs, altered"),
         ("p_weighed", "weighed", ("lr=f32[]", "eps=f32[24,5]", "x=f32[7,5]"), 2, "to be `x`: --shard NAME"),
         ("p_chosen", "chosen", CHOSEN, 0, "candidates every array has a device axis"),
         ("p_of_each", "chosen", CHOSEN, 1, "is the mean of what each device has by itself"),
         ("p_both", "both", TWO, 0, "unlabelled its own rows have a device axis"),
         ("p_means", "both", TWO, 1, "a device axis on the rows of `unlabelled`"),
         ("p_stacked", "both", TWO, 2, "unlabelled=parts for parts, or --replicate unlabelled"),
+        ("p_in_one", "in_one", IN_ONE, 0, "batch its own rows have a device axis"),
+        ("p_one_means", "in_one", IN_ONE, 2, "batch=parts for parts, or --replicate \"batch['x']\""),
+        ("p_activated", "activated", "with_activation", 1, "is what the first device has by itself"),
+        ("p_often", "rounds", ROUNDS, 0, ""),
+        ("p_mostly", "rounds", ROUNDS, 1, "the other way has other collectives"),
+        ("p_logged", "logged", ("step=3", *ROUNDS), 0, ""),
         ("total", "total_of", ("w=f32[3]", "x=f32[24,3]"), 2, "a function that puts them there"),
     ],
 )

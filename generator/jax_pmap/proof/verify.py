@@ -32,6 +32,7 @@ from jax_pmap.model import (
     Request,
     Role,
     Source,
+    Span,
     Verified,
     refused,
     staged,
@@ -44,7 +45,7 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs, traced
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
-from jax_pmap.problems import error_details, error_line, error_span, first_line
+from jax_pmap.problems import error_details, error_line, error_span, first_line, shown_file
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.failures import disagreeing, otherwise
@@ -99,6 +100,8 @@ class Run:
     equal_draws: bool = False
     #: What the runs came upon, a sentence each.
     notes: list[str] = dataclasses.field(default_factory=list)
+    #: Places of branches that went one way on all inputs, and have other collectives the other way.
+    exchanges: Sequence[str] = ()
 
     def calls(self, layout: Layout) -> list[Call]:
         """The calls in `layout`."""
@@ -767,6 +770,7 @@ class _Verification:
             answer = run.session.ask(asked, f"proving on {run.devices} devices")
             run.checks, run.equal_draws = answer.checks, answer.equal_draws
             run.notes = [*answer.notes, *adequacy(answer, self.source.root)]
+            run.exchanges = answer.adequacy.exchanges
 
         self._each(prove)
         failed = [run for run in able if run.failure() is not None]
@@ -786,12 +790,32 @@ class _Verification:
                 refusal = otherwise(refusal) if resized else disagreeing(refusal)
             found = self._found(layout, question, derivation, able, loaded, loaded.notes)
             raise RefusalError(dataclasses.replace(refusal, found=found))
+        self._hold_branches(able)
         able = [*self._run_elsewhere(compared, called, able, derivation, loaded, whole), *able]
         modes = self._modes(able[-1], question, layout, loaded)
         notes = (*self._notes(layout, able, loaded), *modes)
         files = able[-1].session.ask(protocol.LoadedFiles(), "listing what was imported")
         found = self._found(layout, question, derivation, able, loaded, notes)
         return dataclasses.replace(found, files=files)
+
+    def _hold_branches(self, able: Sequence[Run]) -> None:
+        """Refuse what no inputs of the proof take to a branch in which devices exchange something else.
+
+        A mean that is left out in each eighth round of a loop shows in no loop of four.
+
+        Raises:
+            RefusalError: JP045, with the branch.
+        """
+        for place in (place for run in able for place in run.exchanges):
+            file, _, line = place.rpartition(":")
+            raise refused(
+                "JP045",
+                f"`{self.name}` is not shown equal: on all inputs of the proof this branch goes one way, and "
+                "the other way has other collectives",
+                "Give --inputs on which it goes both ways, such as more rounds of a loop or another step; or "
+                "take the collectives out of the branch: `jax.lax.cond` can choose among their results",
+                Span(shown_file(file, self.request.directory), int(line)),
+            )
 
     def _run_elsewhere(
         self,

@@ -17,9 +17,10 @@ import numpy as np
 from jax import lax
 
 from .jaxpr.forward import Forward
-from .jaxpr.versions import bind, inner_jaxpr, scan_parts, while_parts
+from .jaxpr.versions import bind, inner_jaxpr, primitive_name, scan_parts, while_parts
 from .jaxpr.walk import control, equations, subjaxprs, walk
 from .leaves import is_key
+from .placements.interpreter import COLLECTIVES
 
 #: Ways a decision went, one traced bool for each that it has.
 Ways = list[Any]
@@ -37,6 +38,8 @@ SHIFTS = frozenset({"add", "sub"})
 PLACES = frozenset({"argmax", "argmin"})
 #: What compares with a number, or makes remainders by it.
 LIMITING = COMPARISONS | EXTREMES | {"rem", "div", "clamp"}
+#: What devices take part in together.
+EXCHANGES = COLLECTIVES - {"axis_index"}
 PRINTING = frozenset({"debug_print", "debug_callback"})
 #: Equations whose own decisions and those inside are followed.
 FOLLOWED = frozenset({"jit", "scan", "while", "cond", "shard_map"})
@@ -62,6 +65,8 @@ class Site:
     where: str
     #: How many ways it can go.
     ways: int
+    #: Whether devices exchange something else in one of the ways than in another.
+    exchanges: bool = False
 
 
 def ways_of(equation: Any) -> int:
@@ -117,8 +122,17 @@ def sites(*jaxprs: Any) -> list[Site]:
                 written = (each for each in around if str(each.params.get("name", "")).lstrip("_") in WRITTEN)
                 name = equation.primitive.name
                 where = "" if name in SHIFTS else place_of(next(written, equation))
-                found.append(Site(name, where, ways))
+                found.append(Site(name, where, ways, name == "cond" and exchanges_apart(equation)))
     return found
+
+
+def exchanges_apart(equation: Any) -> bool:
+    """Whether the branches of an equation have other collectives."""
+    branches = [
+        sorted(name for each in equations(branch) if (name := primitive_name(each)) in EXCHANGES)
+        for branch in equation.params["branches"]
+    ]
+    return any(branch != branches[0] for branch in branches)
 
 
 def decide(equation: Any, values: Sequence[Any], results: Sequence[Any]) -> Ways:

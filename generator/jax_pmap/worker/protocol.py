@@ -1389,6 +1389,8 @@ class Adequacy:
     sets: int = 0
     #: Places of decisions that go one way on all of them.
     stuck: tuple[str, ...] = ()
+    #: Those in which devices exchange something else the other way.
+    exchanges: tuple[str, ...] = ()
     #: Whether float16 is computed in, and whether any floats of 16 bits or less are.
     half: bool = False
     narrow: bool = False

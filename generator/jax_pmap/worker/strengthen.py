@@ -1,6 +1,6 @@
 """What the given inputs cannot show, and other inputs, on which decisions go every way."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ class Found:
     inputs: tuple[Values, ...] = ()
     #: ``file:line`` of decisions that went the same way on all inputs.
     stuck: tuple[str, ...] = ()
+    #: Those of them in which devices exchange something else the other way.
+    exchanges: tuple[str, ...] = ()
 
 
 def perturbed(
@@ -171,7 +173,9 @@ def find(
     tame = any(site.name == "while" for site in sites)
     first = known[len(data)]
     kept, taken = search(first, axes, settled, numbers, reached, sound, [*known, *outside], seed, tame=tame)
-    return Found((*kept, *outside), stuck(sites, taken))
+    found = stuck(sites, taken)
+    exchanges = places_of(site for site in found if site.exchanges)
+    return Found((*kept, *outside), places_of(found), exchanges)
 
 
 def guarded(result: Any, first: Any) -> bool:
@@ -335,15 +339,15 @@ def is_mask(leaf: Any) -> bool:
     return bool(leaf.dtype.kind == "b" or np.isin(np.asarray(leaf), (0, 1)).all())
 
 
-def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
-    """Where the decisions are that did not go every way."""
+def stuck(sites: Sequence[Site], taken: np.ndarray) -> list[Site]:
+    """The decisions that did not go every way."""
     ends = np.cumsum([site.ways for site in sites])
-    went = [bool(taken[end - site.ways : end].all()) for site, end in zip(sites, ends, strict=True)]
-    return tuple(
-        sorted(
-            {site.where for site, all_ways in zip(sites, went, strict=True) if site.where and not all_ways}
-        )
-    )
+    return [site for site, end in zip(sites, ends, strict=True) if not taken[end - site.ways : end].all()]
+
+
+def places_of(sites: Iterable[Site]) -> tuple[str, ...]:
+    """Where some decisions are, in order, each place once."""
+    return tuple(sorted({site.where for site in sites if site.where}))
 
 
 def kind_of(leaf: Any, axis: int | None) -> str:
