@@ -89,6 +89,41 @@ def test_a_module_that_ends_the_process(project, body, says):
 
 
 @FRESH
+def test_devices_that_wait_for_others(project, monkeypatch):
+    """A loop that each device leaves when its own rows say so, with a mean over devices in it."""
+    project.write(
+        "waits.py",
+        """
+        import functools
+
+        import jax
+        import jax.numpy as jnp
+
+
+        def until(w, x, mean=lambda number: number):
+            return jax.lax.while_loop(lambda w: jnp.mean(x @ w) < 3, lambda w: mean(1.1 * w), w)
+
+
+        def step(w, x):
+            return until(w, x)
+
+
+        @functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0))
+        def p_step(w, x):
+            return until(w, x, lambda w: jax.lax.pmean(w, "i"))
+
+
+        def inputs():
+            return jnp.ones(2), jnp.linspace(0.1, 2.0, 48).reshape(24, 2)
+        """,
+    )
+    seconds = "--xla_cpu_collective_call_{}_timeout_seconds={}"
+    monkeypatch.setenv("XLA_FLAGS", f"{seconds.format('warn_stuck', 1)} {seconds.format('terminate', 3)}")
+    words = ("waits.py::p_step", "--against", "waits.py::step", "--inputs", "waits.py::inputs")
+    project.refused("JP012", "verify", *words, says=("waited for each other", "lax.pmean"), exit_code=2)
+
+
+@FRESH
 def test_a_module_that_closes_what_is_not_its_own(project):
     project.write("train.py", module("os.closerange(3, 256)"))
     project.refused("JP012", "gen", *TARGET, says=("lost its connection", "`train.py`", "file descriptors"))

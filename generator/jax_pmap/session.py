@@ -48,6 +48,8 @@ OUT_OF_MEMORY = re.compile(
     r"bad_alloc|out of memory|OOM|Resource temporarily unavailable|mmap error: 12|pthread_create\(\) failed",
     re.I,
 )
+#: Last words of XLA where some devices wait at a collective for others that never come to it.
+WAITED = re.compile(r"rendezvous", re.I)
 #: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 #: The proof compiles much and runs little: fast code is not worth its compile time.
@@ -344,7 +346,13 @@ class Session:
         if code in (-signal.SIGKILL, -signal.SIGABRT) and OUT_OF_MEMORY.search("\n".join(self.output)):
             return self._out_of_memory(doing, self._last_place())
         hint = "Take out of the file, or put under `if __name__ == '__main__':`, what ends Python."
-        if -code in CRASHES:
+        if code == -signal.SIGABRT and WAITED.search("\n".join(self.output)):
+            how += " (its devices waited for each other: some of them never came to a collective)"
+            hint = (
+                "Have all devices take the same way where one has a collective in it: what a `while_loop` or "
+                "a `cond` goes by has to be the same on each, as what `jax.lax.pmean` returns is"
+            )
+        elif -code in CRASHES:
             how += " (native code crashed, of jax or of a package)"
             hint = (
                 "Look at what it printed last, and run the command again. If it crashes again, call the "
