@@ -1801,12 +1801,17 @@ MODES = """
         return jax.lax.cond(number % 8 < 7, lambda g: jax.lax.pmean(g, "i"), lambda g: g, grads)
 
 
+    def with_default(w, x, activation=jnp.tanh):
+        return jnp.mean(activation(x @ w))
+
+
     def logged(step, w, x):
         return jnp.where(step % 5 == 0, jnp.mean((x @ w) ** 2), -1.0)
 
 
     of_rounds = functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0), out_axes=None)
     p_often = of_rounds(lambda w, x: in_rounds(w, x, lambda grads, number: jax.lax.pmean(grads, "i")))
+    p_default = of_rounds(lambda w, x: jax.lax.pmean(with_default(w, x), "i"))
     p_mostly = of_rounds(lambda w, x: in_rounds(w, x, mostly))
     p_logged = jax.pmap(
         lambda step, w, x: jax.lax.cond(
@@ -1866,6 +1871,7 @@ CHOSEN = ("params=f32[5]", "candidates=f32[24,5]", "x=f32[48,5]")
         ("p_one_means", "in_one", IN_ONE, 2, "batch=parts for parts, or --replicate \"batch['x']\""),
         ("p_activated", "activated", "with_activation", 1, "is what the first device has by itself"),
         ("p_often", "rounds", ROUNDS, 0, ""),
+        ("p_default", "with_default", ROUNDS, 0, "does not take `activation`"),
         ("p_mostly", "rounds", ROUNDS, 1, "the other way has other collectives"),
         ("p_logged", "logged", ("step=3", *ROUNDS), 0, ""),
         ("total", "total_of", ("w=f32[3]", "x=f32[24,3]"), 2, "a function that puts them there"),

@@ -89,7 +89,8 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
                     ended = attempt(caller, trial.values[0], allowed[0])
                     if ended.ends != "raises":
                         break
-                if asked.layouts is None and ended.ends != "raises" and asks_nothing(caller, trial.values[0]):
+                ran = asked.layouts is None and ended.ends != "raises"
+                if ran and asks_nothing(caller, trial.values[0], question.statics):
                     continue
                 tried.append(ended)
                 if ended.ends == "equal":
@@ -100,11 +101,11 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     return Calls(sizes[count], tuple(tried), left_out=tuple(calling.left_out))
 
 
-def asks_nothing(caller: Caller, values: Values) -> bool:
+def asks_nothing(caller: Caller, values: Values, statics: Sequence[str]) -> bool:
     """Whether a call with axes of devices leaves all of the batch to each: what is divided are copies."""
     if not caller.raw:
         return False
-    packed = Packed(values, ())
+    packed = Packed(values, statics)
     traced = traced_arrays(caller.laid_out, packed)
     return traced is not None and not is_divided(
         traced, [axis is not None for axis in packed.axes(caller.axes)]
