@@ -670,6 +670,37 @@ def test_rows_that_only_a_large_batch_loses_are_found(project: Project):
     project.refused("JP045", "verify", *words, says=says, exit_code=1)
 
 
+PADDED = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def step(w, x):
+        return jnp.mean((x @ w) ** 2)
+
+
+    @functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, 0), out_axes=None)
+    def total(w, x, mask):
+        return jax.lax.psum(jnp.sum((x @ w) ** 2 * mask), "i")
+
+
+    def p_step(w, x):
+        n, rows = jax.device_count(), np.asarray(x)[:50_000]
+        mask = np.pad(np.ones(len(rows), rows.dtype), (0, -len(rows) % n))
+        padded = np.pad(rows, ((0, -len(rows) % n), (0, 0)))
+        return total(w, padded.reshape(n, -1, x.shape[1]), mask.reshape(n, -1)) / len(rows)
+"""
+
+
+def test_a_limit_that_the_code_names_is_passed(project: Project):
+    project.write("padded.py", PADDED)
+    words = ("padded.py::p_step", "--against", "padded.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    project.refused("JP045", "verify", *words, says=("with a batch of 50008",), exit_code=1)
+
+
 DROPS = """
     import functools
 

@@ -303,10 +303,10 @@ class _Written:
             dropped = lost_by_itself(question, caller, given.values[0], lost)
             wrong = None if dropped is None else of_lost(dropped)
         yield [] if wrong is None else [Check(count, "given", size, alone=True, failure=wrong)]
-        more, notes = check_sizes(self.parallel, lies_on, caller.laid_out)
+        named = telling.named([self.calling.function, current().fn])
+        more, notes = check_sizes(self.parallel, lies_on, caller.laid_out, named)
         self.notes += notes
         yield more
-        named = telling.named([self.calling.function, current().fn])
         yield check_few(self.parallel, caller.laid_out, named)
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)

@@ -47,12 +47,13 @@ HANDED = 1 << 14
 
 
 def check_sizes(
-    parallel: Parallel, lies_on: int, laid_out: Callable[[Values], Any]
+    parallel: Parallel, lies_on: int, laid_out: Callable[[Values], Any], named: Sequence[int] = ()
 ) -> tuple[list[Check], list[str]]:
     """Runs with one or two examples a device, and with many where that can tell; and notes.
 
     `lies_on` is on how many devices the results of the given batch lie; those of a larger one may on more.
-    `laid_out` calls the parallel function, and returns what it does.
+    `laid_out` calls the parallel function, and returns what it does. Numbers that are `named` in its code may
+    be limits on the batch.
     """
     question, count, notes = parallel.trials.question, parallel.count, list[str]()
     base = arguments.batch_size(question.data[0], question.axes)
@@ -94,12 +95,27 @@ def check_sizes(
         )
         return checks, notes
     if (many := run_many(parallel, rows)) is not None:
-        return [*checks, many], notes
+        limit = beyond(question, named, many.batch, base, count) if minds and many.failure is None else 0
+        past = run_large(parallel, (limit,)) if limit else None
+        return [*checks, many, *([past] if past is not None and past.raised is None else [])], notes
     if narrow:
         notes.append(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
         )
     return checks, notes
+
+
+def beyond(question: "Question", named: Sequence[int], ran: int, size: int, count: int) -> int:
+    """Rows beyond the largest of some numbers that `ran` rows do not pass; 0 where that may take too long."""
+    try:
+        with prove.x64(question.x64):
+            each = work(traced_for(question, question.traceable, size)) / size
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return 0
+    known = sorted((n + count for n in named if ran <= n < MOST_ROWS), reverse=True)
+    return next((rows for rows in known if each * rows <= MOST_WORK), 0)
 
 
 def check_odd(parallel: Parallel, size: int) -> list[Check]:
