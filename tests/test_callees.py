@@ -169,6 +169,72 @@ def test_a_loss_that_is_decorated_with_its_gradient_is_carried_with_it(shared: P
     assert "grads = jax.lax.pmean(grads, axis_name=AXIS)" in made.stdout
 
 
+NAMED_GRADIENTS = """
+import functools
+
+import jax
+import jax.numpy as jnp
+
+POWER = 2
+
+
+def masked(p, x, w, power):
+    loss = jnp.sum((x @ p) ** power * w) / jnp.sum(w)
+    return loss, {"root": jnp.sqrt(loss)}
+
+
+def scores(p, x):
+    return x @ p
+
+
+masked_and_grad = jax.jit(jax.value_and_grad(functools.partial(masked, power=POWER), has_aux=True))
+of_rows = jax.vmap(scores, (None, 0))
+"""
+WITH_NAMED_GRADIENTS = """
+import jax
+import jax.numpy as jnp
+import gradients_n
+from gradients_n import masked_and_grad, of_rows
+
+
+def spread(p, x, w):
+    return jnp.sum(of_rows(p, x) ** 2 * w) / jnp.sum(w)
+
+
+spread_grad = jax.grad(spread)
+
+
+def imported(p, x, w):
+    (loss, found), grads = masked_and_grad(p, x, w)
+    return p - 0.1 * jnp.clip(grads, -0.2, 0.2), loss, found
+
+
+def of_module(p, x, w):
+    return gradients_n.masked_and_grad(p, x, w)[0][0]
+
+
+def own(p, x, w):
+    return p - 0.1 * spread_grad(p, x, w)
+
+
+def inputs():
+    return jnp.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), jnp.arange(24.0) % 3
+"""
+
+
+def test_a_gradient_that_a_module_has_under_a_name_is_taken_of_the_copy(shared: Project) -> None:
+    shared.write("gradients_n.py", NAMED_GRADIENTS)
+    shared.write("named_gradients.py", WITH_NAMED_GRADIENTS)
+    anew = "jax.jit( jax.value_and_grad(functools.partial(masked, power=POWER), has_aux=True) )(p, x, w)"
+    written = {"imported": anew, "of_module": anew, "own": "jax.lax.psum(jax.grad(spread)(p, x, w), "}
+    for name, call in written.items():
+        made = shared.run("gen", f"named_gradients.py::{name}", "--inputs", "named_gradients.py::inputs")
+        assert made.exit_code == 0, made.stderr
+        assert "derived for all inputs" in made.stderr
+        assert call in " ".join(made.stdout.split())
+        assert "all_gather" not in made.stdout
+
+
 TABLE = """
 class Table:
     def __init__(self):

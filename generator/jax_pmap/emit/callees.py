@@ -330,8 +330,12 @@ class CallGraph:
 
     def _transformed_by_name(self, called: str, caller: UserFunction) -> Transformed | None:
         name, _, method = called.rpartition(".")
-        if not name or not all(part.isidentifier() for part in called.split(".")):
+        if not all(part.isidentifier() for part in called.split(".")):
             return None
+        return (self._held_by(name, method, caller) if name else None) or self._held_by(called, "", caller)
+
+    def _held_by(self, name: str, method: str, caller: UserFunction) -> Transformed | None:
+        """The function that the object called ``name`` runs in this method, or when it is called itself."""
         root = name.partition(".")[0]
         if root in own_names(caller):
             return None

@@ -1,7 +1,7 @@
 """Objects that hold a function of the user's and run it: ``hk.transform(loss)``, as ``transformed.apply``.
 
-Where such an object is made once, under a name, what makes it can be written anew around another version of
-the function.
+So does one that is called itself, as ``jax.value_and_grad(loss)`` is by its name. Where such an object is
+made once, under a name, what makes it can be written anew around another version of the function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 from dataclasses import dataclass
 
 from jax_pmap.model import Source
-from jax_pmap.reading.runs import as_decorated, transformed_by
+from jax_pmap.reading.runs import as_decorated, run_by, transformed_by
 from jax_pmap.syntax.definitions import Definition, statements
 from jax_pmap.syntax.parse import ParsedSource, resolver_of
 from jax_pmap.syntax.resolve import Resolver
@@ -26,7 +26,7 @@ class Transformed:
     source: Source
     #: The name the function has there.
     function: str
-    #: What is called, written out: ``hk.transform(loss).apply``.
+    #: What is called, written out: ``hk.transform(loss).apply``, ``jax.grad(loss)``.
     made: ast.expr
     #: Other names in that.
     names: frozenset[str]
@@ -41,7 +41,7 @@ class Transformed:
 
 
 def transformed_at_top(name: str, method: str, source: Source) -> Transformed | None:
-    """What ``name.method`` runs, of an object that the top level of a file makes once."""
+    """What ``name.method`` runs, or ``name`` where no method is given, of what the top level makes once."""
     names = resolver_of(source)
     defined = _defined(names.tree)
     found = _transformed(names, names.tree, name, method, {*names.top.values, *defined})
@@ -76,13 +76,13 @@ def _transformed(
 ) -> tuple[ast.expr, str, frozenset[str]] | None:
     """(what is called, the function that runs, other names in it) of an object that a scope makes."""
     bound = _bound_once(names, scope, name)
-    if isinstance(bound, ast.FunctionDef) and bound.decorator_list:
+    if isinstance(bound, ast.FunctionDef) and bound.decorator_list and method:
         object_ = as_decorated(bound)
     elif isinstance(bound, ast.Assign) and len(bound.targets) == 1 and isinstance(bound.targets[0], ast.Name):
         object_ = bound.value
     else:
         return None
-    transformed = transformed_by(names, object_)
+    transformed = transformed_by(names, object_) if method else run_by(names, object_)
     if transformed is None:
         return None
     if isinstance(transformed, ast.Name):
@@ -92,7 +92,7 @@ def _transformed(
         if len(named) != 1:
             return None
         (function,) = named
-    made = ast.fix_missing_locations(ast.Attribute(object_, method, ast.Load()))
+    made = ast.fix_missing_locations(ast.Attribute(object_, method, ast.Load())) if method else object_
     return made, function, frozenset(used_names([made]) - {function})
 
 

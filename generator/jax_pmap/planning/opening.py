@@ -83,14 +83,18 @@ class Opening:
         if not call.is_call:
             return False
         gradient = self.table.gradients.get(call.point)
-        callee = gradient.function if gradient else called_by(call.text)
+        callee = called_by(call.text)
+        home = self.table.homes[self.table.body_of[call.statement].scope.index]
+        named = self.table.call_graph.find(callee, home)
+        if gradient and named is None:
+            # Else the module has the gradient under a name, which a copy of the function takes the place of.
+            callee = gradient.function
         method = "" if gradient else method_given(call.text)
         if method and self._open_method(state, call, callee, method):
             return True
         runs = self.table.runs.get(call.point, [])
         # What the module compiled under a name is carried under that name.
-        home = self.table.homes[self.table.body_of[call.statement].scope.index]
-        if runs and self.table.call_graph.find(callee, home) is None:
+        if runs and named is None:
             deciding = [run for run in runs if run.decides]
             if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
                 return False

@@ -136,6 +136,18 @@ def transformed_by(names: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | N
     return node if holds and isinstance(node, ast.Name | ast.Lambda) else None
 
 
+def run_by(names: Resolver, made: ast.expr) -> ast.Name | None:
+    """The function that a gradient or a map runs: ``loss`` of ``jit(value_and_grad(loss))``, else None."""
+    node, runs = made, False
+    while isinstance(node, ast.Call) and node.args:
+        name = names.qualname(node.func)
+        runs = runs or name in GRADIENTS | BATCHERS
+        if name != "functools.partial" and name not in WRAPPERS | GRADIENTS | BATCHERS:
+            return None
+        node = node.args[0]
+    return node if runs and isinstance(node, ast.Name) else None
+
+
 def as_decorated(definition: ast.FunctionDef) -> ast.expr:
     """What a definition with decorators makes of its function, as an expression."""
     made: ast.expr = ast.Name(definition.name, ast.Load())
