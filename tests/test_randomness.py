@@ -635,3 +635,37 @@ def test_draws_for_joined_batches_in_code_of_the_user(shared, key, exit_code):
     assert result.exit_code == exit_code, (result.stdout, result.stderr)
     if exit_code:
         assert "every device draws the same numbers" in " ".join(result.stderr.split())
+
+
+REPLAY = """
+    import jax
+    import jax.numpy as jnp
+
+    ROWS = 24
+
+
+    def update(state, rows):
+        key, sub, noise = jax.random.split(state["key"], 3)
+        drawn = rows[jax.random.randint(sub, (ROWS,), 0, len(rows))]
+        x, action = drawn[:, :3], drawn[:, 25:28]
+
+        def loss(w):
+            made = x + 0.1 * jax.random.normal(noise, action.shape)
+            return jnp.mean((made @ w - drawn[:, 3]) ** 2)
+
+        value, grad = jax.value_and_grad(loss)(state["w"])
+        return {"w": state["w"] - 0.1 * grad, "key": key}, value
+
+
+    def inputs():
+        rows = jax.random.normal(jax.random.key(1), (512, 28))
+        return {"w": jnp.ones(3), "key": jax.random.key(0)}, rows
+"""
+
+
+def test_draws_of_a_function_that_fails_on_what_divides_over_the_devices_are_none(shared):
+    """24 of 28 columns divide; with twice as many it runs, and with those the last ones are missing."""
+    shared.write("replay.py", REPLAY)
+    made = shared.run("gen", "replay.py::update", "--inputs", "replay.py::inputs", "--shard", "rows:1")
+    assert made.exit_code == 0, made.stderr
+    assert "noise = jax.random.fold_in" in made.stdout or "fold_in(noise" in made.stdout

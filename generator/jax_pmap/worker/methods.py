@@ -378,10 +378,9 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
     with prove.x64(target.x64):
         # All that the values hang on.
         key = protocol.encode((request.roles, request.overrides, count))
-        whole = target.once("drawn from", key, whole_program, most=1)
         try:
             return draws.survey(
-                whole,
+                target.once("drawn from", key, whole_program, most=1),
                 fn,
                 marker,
                 target.signature,
