@@ -818,3 +818,49 @@ def test_a_function_of_the_program_is_the_same_one_when_it_is_imported(project):
         "import holds\n\nholds.Fit().unnamed(holds.jnp.ones(3), holds.jnp.ones((24, 3)))\nprint(1)\n"
     )
     assert program_output(more, 8) == [1]
+
+
+AGENT = """
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+class Agent(flax.struct.PyTreeNode):
+    w: jax.Array
+
+    @staticmethod
+    def _update(agent, batch):
+        value, grad = jax.value_and_grad(lambda w: Agent(w).loss(batch))(agent.w)
+        return agent.replace(w=agent.w - 0.1 * grad), value
+
+    def loss(self, batch):
+        return jnp.sum((batch["x"] @ self.w) ** 2 * batch["mask"]) / jnp.sum(batch["mask"])
+
+    def update(self, batch):
+        return self._update(self, batch)
+"""
+AGENT_INPUTS = """
+import jax
+import jax.numpy as jnp
+from agents.agent import Agent
+
+
+def inputs():
+    x = jax.random.normal(jax.random.key(0), (24, 3))
+    return Agent(jnp.ones(3)), {"x": x, "mask": jnp.arange(24.0) % 3}
+"""
+
+
+@pytest.mark.parametrize("package", [(), ("agents/__init__.py",), ("agents/__init__.py", "__init__.py")])
+def test_a_method_of_a_class_that_the_inputs_import_by_another_name(project, package):
+    """Of two names for a file, that of the inputs is the one whose class the object is of."""
+    project.write("agents/agent.py", AGENT)
+    project.write("given.py", AGENT_INPUTS)
+    for name in package:
+        project.write(name, "")
+    words = ("gen", "agents/agent.py::Agent.update", "--inputs", "given.py::inputs", "--in-place", "--diff")
+    made = project.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words
+    assert "self.p__update(self, batch)" in made.stdout

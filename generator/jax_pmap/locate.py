@@ -21,7 +21,7 @@ from typing import NoReturn
 import jax_pmap.sources as sources
 from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.others import Others
-from jax_pmap.locating.paths import exists, import_name, made_by_us
+from jax_pmap.locating.paths import exists, import_name, imported_as, made_by_us
 from jax_pmap.locating.project import Candidate, File, Project
 from jax_pmap.locating.words import FORMS, any_of, near_names, refuse
 from jax_pmap.model import RefusalError, Source, Span
@@ -40,7 +40,12 @@ _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
 def locate(
-    target: str, directory: Path, instead: tuple[Path, str] | None = None, *, mapped: bool = False
+    target: str,
+    directory: Path,
+    instead: tuple[Path, str] | None = None,
+    *,
+    mapped: bool = False,
+    inputs: str | None = None,
 ) -> Source:
     """Find the function that `target` names, as seen from `directory`.
 
@@ -49,12 +54,18 @@ def locate(
         directory: where relative paths start from.
         instead: a file, and the text it is taken to have in place of what is on the disk.
         mapped: whether a name of what `jax.pmap` or `shard_map` made of a function stands for that function.
+        inputs: ``FILE::callable`` of the inputs. Where that file imports the target's by its name from
+            elsewhere, as one in a folder without `__init__.py`, objects that it makes are of classes there.
 
     Raises:
         RefusalError: JP001 no such file or module, JP002 no such function, JP003 several, JP004 not a
             function, JP005 the file does not parse.
     """
-    return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
+    source = _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
+    file, double, _ = (inputs or "").partition("::")
+    importer = Path(os.path.normpath(directory.absolute() / Path(file).expanduser()))
+    known = imported_as(source.path, importer) if double else None
+    return source if known is None else dataclasses.replace(source, module=known[0], root=known[1])
 
 
 def locate_object(target: str, directory: Path) -> Source:

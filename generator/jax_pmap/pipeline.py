@@ -316,7 +316,9 @@ def _read(request: Request, session: Session) -> Target:
     from jax_pmap.reading.target import read_target
 
     try:
-        return read_target(locate(request.target, request.directory, request.instead), request)
+        return read_target(
+            locate(request.target, request.directory, request.instead, inputs=request.inputs), request
+        )
     except RefusalError as error:
         if error.refusal.code not in CLOSED:
             raise

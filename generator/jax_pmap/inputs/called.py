@@ -44,7 +44,7 @@ def with_call(request: Request) -> Request:
     name = request.target.rpartition(":")[2]
     if request.inputs is None or request.run is not None or "." not in name:
         return request
-    source = locate(request.target, request.directory, request.instead)
+    source = locate(request.target, request.directory, request.instead, inputs=request.inputs)
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
     if source.binding is not None or not in_classes or not receiver_of(parsed):

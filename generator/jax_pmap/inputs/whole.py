@@ -56,7 +56,7 @@ def opened(session: Session, request: Request) -> Target | None:
     """
     if request.run is not None or request.in_place:
         return None  # What is edited is read anew.
-    source = locate(request.target, request.directory)
+    source = locate(request.target, request.directory, inputs=request.inputs)
     if source.binding is not None or not _is_importable(source):
         return None
     parsed = parse(source)

@@ -13,6 +13,9 @@ from jax_pmap.files import MARK, is_generated
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.MULTILINE)
 #: ``from package import module, other as name``: the package, and what is taken from it.
 _TAKEN = re.compile(rb"^[ \t]*from[ \t]+([A-Za-z_]\w*)[ \t]+import[ \t]+(\([^)]*|[^(\n#]*)", re.MULTILINE)
+#: ``from package.module import names``: the module, and what stands behind; ``import package.module``.
+_FROM = re.compile(rb"^[ \t]*from[ \t]+([A-Za-z_][\w.]*)[ \t]+import[ \t]+(\([^)]*|[^(\n#]*)", re.MULTILINE)
+_PLAIN = re.compile(rb"^[ \t]*import[ \t]+([A-Za-z_][\w.]*)", re.MULTILINE)
 
 
 def import_name(path: Path) -> tuple[str, Path]:
@@ -54,6 +57,26 @@ def _package_above(path: Path, folder: Path) -> Path | None:
             return above
         if not above.name.isidentifier():
             return None
+    return None
+
+
+def imported_as(path: Path, importer: Path) -> tuple[str, Path] | None:
+    """The dotted name by which another file imports that at `path`, and the folder it starts from; or None.
+
+    Under another name, the file would be loaded twice, and its classes be others the second time.
+    """
+    try:
+        text = importer.read_bytes()
+    except OSError:
+        return None
+    dotted = {each.decode() for each in _PLAIN.findall(text)}
+    for package, names in _FROM.findall(text):
+        inside = re.findall(rb"[A-Za-z_]\w*", names)
+        dotted |= {package.decode(), *(f"{package.decode()}.{each.decode()}" for each in inside)}
+    for start in dict.fromkeys((importer.parent, import_name(importer)[1])):
+        for name in sorted(dotted):
+            if path == start.joinpath(*name.split(".")).with_suffix(".py"):
+                return name, start
     return None
 
 
