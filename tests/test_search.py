@@ -186,6 +186,41 @@ def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(proje
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
 
 
+def test_a_function_that_holds_a_mapped_one_is_told_from_others(project: Project) -> None:
+    """What `jax.vmap` makes holds an object without contents; such a one of nobody's name tells nothing."""
+    write(
+        project,
+        """\
+        def held(power, mark=None):
+            rows = jax.vmap(lambda w, x: x @ w, (None, 0))
+            return lambda w, x: rows(w, x) ** power if mark is None else x @ w
+
+        def f(x, act):
+            return jnp.sqrt(act(jnp.ones(3), x).mean())
+
+        def mapped():
+            return jnp.ones((24, 3)), held(2)
+
+        def marked():
+            return jnp.ones((24, 3)), held(2, object())
+        """,
+    )
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::mapped", "-o", "out.py")
+    assert "takes no function of other contents, and with --static act any" in made.words, made.stderr
+    run = "import out, f; print(out.f(f.jnp.ones((24, 3)), f.held(2)))"
+    words = [sys.executable, "-c", run]
+    done = subprocess.run(
+        words, cwd=project.folder, env=simulated(8), capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "3.0", done.stderr
+    words[2] = run.replace("held(2)", "held(4)")
+    done = subprocess.run(
+        words, cwd=project.folder, env=simulated(8), capture_output=True, text=True, check=False
+    )
+    assert "`act` is not the function of the run" in " ".join(done.stderr.split())
+    project.refused("JP053", "gen", "f.py::f", "--inputs", "f.py::marked", exit_code=1)
+
+
 def test_object_of_a_class_that_a_function_makes_is_told_from_others(project: Project) -> None:
     """They have one name, and what decides is a variable of the function, or stands in another such class."""
     write(
