@@ -54,7 +54,7 @@ def namespace_of(code: str) -> dict[str, Any]:
 
 
 def parts(asked: InputSearch) -> tuple[Any, ...]:
-    return asked.request.parameters, asked.request.readings, asked.request.sizes
+    return asked.request.parameters, asked.request.readings
 
 
 def found(worker: types.SimpleNamespace, code: str, name: str, *given: str, **more: Any) -> InputsFound:
@@ -301,7 +301,7 @@ CASES = {
         """,
         "logits=f32[24,5] y=i32[24]<3",
     ),
-    "sgd": ("def sgd(w, g, lr):\n    return w - lr * g", "w=f32[5,3] g=f32[5,3] lr=0.1"),
+    "sgd": ("def sgd(w, g, lr):\n    return w - lr * g", "w=f32[3,5] g=f32[3,5] lr=0.1"),
     "masked": (
         "def masked(x, mask):\n    return jnp.sum(x * mask) / jnp.sum(mask)",
         "x=f32[24,5] mask=mask[24,5]",
@@ -318,7 +318,7 @@ CASES = {
     "noisy": ("def noisy(x, key):\n    return x + jax.random.normal(key, x.shape)", "x=f32[24,5] key=key"),
     "embedded": (
         "def embedded(params, tokens):\n    return params['table'][tokens].mean(1) @ params['out']",
-        "params={table: f32[5,3], out: f32[3,6]} tokens=i32[24,7]<3",
+        "params={table: f32[3,5], out: f32[5,6]} tokens=i32[24,7]<3",
     ),
     "moded": (
         "def moded(x, mode):\n    return x * 2 if mode == 'double' else x",
@@ -365,6 +365,65 @@ CASES = {
         "logits=f32[24,5] act=i32[24]<3",
     ),
     "keyword": ("def keyword(x, *, temperature):\n    return x / temperature", "x=f32[24,5] temperature=0.7"),
+    "teacher": (
+        """
+        def net(w, x):
+            return jnp.tanh(x @ w["a"] + w["b"]) @ w["c"]
+        def teacher(student, fixed, x):
+            def loss(student):
+                return jnp.mean((net(student, x) - net(fixed, x)) ** 2)
+            return jax.grad(loss)(student)
+        """,
+        "student={a: f32[5,3], b: f32[3], c: f32[3,7]} fixed={a: f32[5,6], b: f32[6], c: f32[6,7]} x=f32[24,5]",
+    ),
+    "joined": (
+        """
+        def joined(critic, batch):
+            def loss(critic):
+                both = jnp.concatenate([batch["obs"], batch["move"]], -1)
+                values = (both @ critic["w"])[:, 0]
+                return jnp.mean((values - batch["reward"]) ** 2)
+            return jax.grad(loss)(critic)
+        """,
+        "critic={w: f32[10,3]} batch={obs: f32[24,5], move: f32[24,5], reward: f32[24]}",
+    ),
+    "halves": (
+        """
+        def halves(w, x):
+            one, other = jnp.split(x, 2, -1)
+            return (jnp.tanh(one @ w) - other).mean()
+        """,
+        "w=f32[6,6] x=f32[24,12]",
+    ),
+    "carried": (
+        """
+        def carried(p, tokens):
+            def cell(h, token):
+                h = jnp.tanh(h @ p["w"] + jnp.take(p["table"], token, axis=0))
+                return h, h @ p["table"].T
+            return jax.lax.scan(cell, jnp.zeros((tokens.shape[0], 6)), tokens.T)
+        """,
+        "p={w: f32[6,6], table: f32[9,6]} tokens=i32[24,5]<3",
+    ),
+    "made_inside": (
+        """
+        def made_inside(params, state, x):
+            tx = optax.chain(optax.clip(1.0), optax.adam(1e-3))
+            grads = jax.grad(lambda p: jnp.mean((x @ p["w"]) ** 2))(params)
+            updates, state = tx.update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+        """,
+        "params={w: f32[5,3]} state=py:optax.chain(optax.clip(1.0), optax.adam(0.001)).init(params) x=f32[24,5]",
+    ),
+    "averaged": (
+        """
+        def averaged(w, mom, x):
+            grads = jax.grad(lambda w: jnp.mean((x @ w["a"]) ** 2))(w)
+            mom = jax.tree.map(lambda m, g: 0.9 * m + g, mom, grads)
+            return jax.tree.map(lambda p, m: p - 0.1 * m, w, mom), mom
+        """,
+        "w={a: f32[5,3]} mom={a: f32[5,3]} x=f32[24,5]",
+    ),
     "convolved": (
         """
         def convolved(params, images):
@@ -489,7 +548,7 @@ class Worker:
         self.guess, self.namespace, self.name = guess, namespace_of(code), name
 
     def ask(self, request: SearchInputs, doing: str) -> Any:
-        asked = request.parameters, request.readings, request.sizes
+        asked = request.parameters, request.readings
         return self.guess.find_inputs(self.namespace[self.name], *asked, namespaces=[self.namespace])
 
 

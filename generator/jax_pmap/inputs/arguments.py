@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jax_pmap.inputs.annotations import form_of_annotation, read_dims, whole
-from jax_pmap.inputs.forms import Classes, classes_in, form_of, spec_children, unknown
+from jax_pmap.inputs.forms import Classes, classes_in, form_of, hint_of_node, spec_children, unknown
 from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Node
 from jax_pmap.inputs.spec import Spec
@@ -52,7 +53,7 @@ def input_search(
         replicated: arguments the user said are replicated: they are not given a batch axis.
     """
     classes = classes_in(parsed)
-    nodes, sizes = read_structure(parsed)
+    nodes = read_structure(parsed)
     annotations = {
         item.arg: item.annotation
         for item in parameters(parsed.definition.args)
@@ -75,7 +76,7 @@ def input_search(
                 settled[name] = {**form, "assumed": True}
     # A position may be an element of a tuple or a row of an array: the first reading takes containers.
     readings: list[dict[str, Spec]] = []
-    for containers in (True, False):
+    for containers, tied in itertools.product((True, False), (True, False)):
         forms = {
             parameter.name: settled.get(parameter.name)
             or _form(
@@ -89,14 +90,14 @@ def input_search(
             )
             for parameter in facts.parameters
         }
-        _tie(forms, nodes, given)
+        _tie(forms, nodes, given, by_name=tied)
         if forms not in readings:
             readings.append(forms)
     rows = [{"name": p.name, "how": _HOW[p.kind], "hint": hints[p.name]} for p in facts.parameters]
     first = readings[0]
     done = all(whole(form) for form in first.values())
     return InputSearch(
-        SearchInputs(tuple(rows), tuple(readings), tuple(sizes)),
+        SearchInputs(tuple(rows), tuple(readings)),
         {name: {k: v for k, v in form.items() if k != "assumed"} for name, form in first.items()}
         if done
         else None,
@@ -106,9 +107,9 @@ def input_search(
 
 def _hint(node: Node, replicated: Collection[str]) -> str:
     """``"parameter"`` for what has no batch axis, ``"data"`` for what may have one, or ``""``."""
-    if node.word in replicated or node.differentiated:
+    if node.word in replicated:
         return "parameter"
-    hint = hint_of(node.word)
+    hint = hint_of_node(node)
     return "data" if hint not in ("parameter", "like", "") else "parameter" if hint else ""
 
 
@@ -165,8 +166,10 @@ def _attention(facts: FunctionFacts) -> bool:
     return bool(names & {"query", "value", "queries", "values", "q", "v"})
 
 
-def _tie(forms: dict[str, Spec], nodes: Mapping[str, Node], given: Mapping[str, Spec]) -> None:
-    """Arguments that are gradients or averages of another one take its form."""
+def _tie(
+    forms: dict[str, Spec], nodes: Mapping[str, Node], given: Mapping[str, Spec], *, by_name: bool
+) -> None:
+    """Arguments that are gradients or averages of another one take its form, by their names alone too."""
     names = list(forms)
     owner = next(
         (
@@ -191,7 +194,13 @@ def _tie(forms: dict[str, Spec], nodes: Mapping[str, Node], given: Mapping[str, 
         if forms[name]["kind"] != "unknown":
             continue
         alike = next((other for other in names if nodes[name].alike is nodes[other]), None)
-        if alike is None and hint_of(name) == "like" and owner not in (None, name):
+        if (
+            alike is None
+            and by_name
+            and hint_of(name) == "like"
+            and forms[name]["hint"] == "parameter"
+            and owner not in (None, name)
+        ):
             alike = owner
         if alike is not None and alike != name and forms[alike]["kind"] not in ("default", "like"):
             forms[name] = {"kind": "like", "of": alike}

@@ -52,7 +52,11 @@ def form_of(node: Node, hint: str, classes: Classes, *, containers: bool = True)
 
     With ``containers=False``, what is only subscripted by position is taken for an array.
     """
-    own = _hint(node)
+    if node.differentiated:
+        for part in (*node.keys.values(), *node.positions.values(), *node.attributes.values(), node.each):
+            if part is not None:
+                part.differentiated = True
+    own = hint_of_node(node)
     inherited = own if own in ("parameter", "data", "like") else hint
     if node.attributes:
         return _object(node, inherited, classes, containers)
@@ -100,10 +104,12 @@ def unknown(node: Node, hint: str) -> Spec:
     return form
 
 
-def _hint(node: Node) -> str:
+def hint_of_node(node: Node) -> str:
+    """What a node's name and its uses say it is; of a container named by a letter, the name says nothing."""
     if node.differentiated:
         return "parameter"
-    return hint_of(node.word)
+    named = hint_of(node.word) if len(node.word) > 1 or not node.keys else ""
+    return named or ("parameter" if node.parameter else "")
 
 
 def _object(node: Node, hint: str, classes: Classes, containers: bool) -> Spec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -39,8 +39,12 @@ class Node:
     rank: int | None = None
     #: The node it goes hand in hand with in ``jax.tree.map``.
     alike: Node | None = None
+    #: What it has the form of, where it is no argument: as a gradient of one.
+    form_of: Node | None = None
     #: True when a gradient is taken with respect to it.
     differentiated: bool = False
+    #: True when a function takes it where it takes what a gradient is taken of, in another call.
+    parameter: bool = False
     #: True when the body handles it as an array (``x.shape``, arithmetic, ``x[:, 0]``).
     arraylike: bool = False
 
@@ -70,6 +74,15 @@ class Function:
     named: Mapping[str, Value] = field(default_factory=dict)
     #: Positions a gradient is taken of.
     argnums: tuple[int, ...] = ()
+    #: Whether a call gives the function's value, too, ahead of the gradient.
+    valued: bool = False
+
+    def gradient(self, positional: Sequence[Value]) -> Value:
+        """What a call that takes a gradient gives for these arguments."""
+        of = [positional[index] if 0 <= index < len(positional) else None for index in self.argnums]
+        each = [Node(node.word, form_of=node) if isinstance(node, Node) else None for node in of]
+        made = each[0] if len(each) == 1 else Items(tuple(each))
+        return Items((None, made)) if self.valued else made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,4 +92,11 @@ class Items:
     items: tuple[Value, ...]
 
 
-Value: TypeAlias = "Node | Function | Items | None"
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What is made of names of the module alone: Python source that makes it there."""
+
+    text: str
+
+
+Value: TypeAlias = "Node | Function | Items | Made | None"

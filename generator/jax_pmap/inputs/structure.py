@@ -8,10 +8,10 @@ file that gets a node as an argument is walked with its parameter bound to that 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jax_pmap.inputs.hints import hint_of
-from jax_pmap.inputs.nodes import Function, Items, Node, Value
+from jax_pmap.inputs.nodes import Function, Items, Made, Node, Value
 from jax_pmap.syntax.library import GRADIENTS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import parameters
@@ -48,12 +48,11 @@ _SIZE_ARGUMENTS = {
     "jax.numpy.split": (1,),
 }
 _SIZE_KEYWORDS = frozenset({"axis", "num_classes", "keepdims", "length", "num_segments", "num"})
-_SIZED = frozenset({"one_hot", "reshape", "zeros", "ones", "arange", "broadcast_to", "eye"})
 _DEPTH = 8
 
 
-def read_structure(parsed: ParsedSource) -> tuple[dict[str, Node], list[int]]:
-    """Nodes of the target's parameters by name, and the numbers it uses that may be sizes of dims."""
+def read_structure(parsed: ParsedSource) -> dict[str, Node]:
+    """Nodes of the target's parameters by name."""
     nodes = {
         parameter.arg: Node(parameter.arg, parameter.arg) for parameter in parameters(parsed.definition.args)
     }
@@ -63,7 +62,11 @@ def read_structure(parsed: ParsedSource) -> tuple[dict[str, Node], list[int]]:
             _define(outer.body, scope)
     walker = _Walker(parsed)
     walker.body(parsed.definition.body, {**scope, **nodes}, 0)
-    return nodes, list(dict.fromkeys([*walker.classes, *walker.sizes]))[:6]
+    for taken in walker.taken.values():
+        if any(node.differentiated or hint_of(node.word) == "parameter" for node in taken):
+            for node in taken:
+                node.parameter = True
+    return nodes
 
 
 def _define(body: Sequence[ast.stmt], scope: dict[str, Value]) -> None:
@@ -76,9 +79,8 @@ class _Walker:
     def __init__(self, parsed: ParsedSource) -> None:
         self.parsed = parsed
         self.active: list[ast.AST] = []
-        #: Numbers of classes and other sizes met in calls.
-        self.classes: list[int] = []
-        self.sizes: list[int] = []
+        #: What functions are given, by function and parameter.
+        self.taken: dict[tuple[ast.AST, str], list[Node]] = {}
 
     # --- statements ---
 
@@ -90,6 +92,8 @@ class _Walker:
                 scope[statement.name] = Function(statement, scope)
             elif isinstance(statement, ast.Assign):
                 value = self.value(statement.value, scope, depth)
+                if value is None and self.is_made(statement.value):
+                    value = Made(ast.unparse(statement.value))
                 self.shape(statement, scope)
                 for target in statement.targets:
                     self.bind(target, value, scope, depth)
@@ -124,6 +128,11 @@ class _Walker:
                     statement.value if isinstance(statement, ast.Expr) else statement.test, scope, depth
                 )
         return returned
+
+    def is_made(self, expression: ast.expr) -> bool:
+        """Whether a call is made of names of the module alone."""
+        names = [node for node in ast.walk(expression) if isinstance(node, ast.Name)]
+        return isinstance(expression, ast.Call) and all(map(self.parsed.is_global, names))
 
     def bind(self, target: ast.expr, value: Value, scope: dict[str, Value], depth: int) -> None:
         if isinstance(target, ast.Name):
@@ -234,6 +243,11 @@ class _Walker:
                 value = self.value(child, scope, depth)
                 if isinstance(expression, ast.BinOp | ast.UnaryOp):
                     self.array(value)
+                if isinstance(expression, ast.BinOp) and isinstance(value, Node):
+                    is_right = child is expression.right
+                    value.rank = value.rank or (
+                        2 if is_right and isinstance(expression.op, ast.MatMult) else None
+                    )
         return None
 
     def array(self, value: Value) -> None:
@@ -321,7 +335,7 @@ class _Walker:
             for item in call.args
         ]
         named = {item.arg: self.value(item.value, scope, depth) for item in call.keywords}
-        self.note_uses(call, name, positional, named)
+        self.note_uses(call, name, positional, named, scope)
         if name in ("jax.lax.scan", "jax.lax.map", "jax.lax.associative_scan"):
             return self.scan(name, positional, named, depth)
         if name == "jax.tree.map":
@@ -357,16 +371,18 @@ class _Walker:
                 (*inner.filled, *filled),
                 {**inner.named, **named},
                 inner.argnums,
+                inner.valued,
             )
-        argnums = inner.argnums
+        argnums, valued = inner.argnums, inner.valued
         if name in GRADIENTS:
+            valued = name.endswith("value_and_grad")
             given = next((item.value for item in call.keywords if item.arg == "argnums"), None)
             given = given or (call.args[1] if len(call.args) > 1 else None)
             literal = self.parsed.constant(given) if given is not None else 0
             argnums = tuple(
                 i for i in (literal if isinstance(literal, tuple) else (literal,)) if type(i) is int
             )
-        return Function(inner.definition, inner.scope, inner.filled, inner.named, argnums)
+        return Function(inner.definition, inner.scope, inner.filled, inner.named, argnums, valued)
 
     def enter(
         self, function: Function, positional: Sequence[Value], named: Mapping[str | None, Value], depth: int
@@ -386,14 +402,16 @@ class _Walker:
         scope.update(zip(names, [*function.filled, *positional], strict=False))
         scope.update(function.named)
         scope.update({key: value for key, value in named.items() if key is not None})
+        for name in (item.arg for item in parameters(arguments)):
+            if isinstance(value := scope[name], Node):
+                self.taken.setdefault((definition, name), []).append(value)
         self.active.append(definition)
         if isinstance(definition, ast.Lambda):
             result = self.value(definition.body, scope, depth + 1)
         else:
             result = self.body(definition.body, scope, depth + 1)
         self.active.pop()
-        # The gradient of a function is no part of its arguments, nor is its value.
-        return None if function.argnums else result
+        return function.gradient(positional) if function.argnums else result
 
     def scan(
         self, name: str, positional: Sequence[Value], named: Mapping[str | None, Value], depth: int
@@ -412,19 +430,25 @@ class _Walker:
 
     def tree_map(self, positional: Sequence[Value]) -> Value:
         trees = [value for value in positional[1:] if isinstance(value, Node)]
-        for tree in trees[1:]:
-            if tree.alike is None and tree is not trees[0]:
-                tree.alike = trees[0]
-        return None
+        roots = [tree.form_of or tree for tree in trees]
+        if not roots:
+            return None
+        # What a gradient is taken of comes first: the others go with it.
+        first = next((root for root in roots if root.differentiated), roots[0])
+        for root in roots:
+            if root.alike is None and root is not first:
+                root.alike = first
+        return Node(first.word, form_of=first)
 
     def note_uses(
-        self, call: ast.Call, name: str, positional: Sequence[Value], named: Mapping[str | None, Value]
+        self,
+        call: ast.Call,
+        name: str,
+        positional: Sequence[Value],
+        named: Mapping[str | None, Value],
+        scope: Mapping[str, Value],
     ) -> None:
-        arguments = [*call.args, *(item.value for item in call.keywords)]
         last = name.rpartition(".")[2] or _last(call.func)
-        if last in _SIZED:
-            numbers = [number for item in arguments for number in _numbers(self.parsed.constant(item))]
-            (self.classes if last == "one_hot" else self.sizes).extend(numbers)
         subscripts = self.parsed.constant(call.args[0]) if name == "jax.numpy.einsum" and call.args else None
         if isinstance(subscripts, str) and "..." not in subscripts:
             for term, value in zip(subscripts.partition("->")[0].split(","), positional[1:], strict=False):
@@ -449,9 +473,12 @@ class _Walker:
                 for item in value.items if isinstance(value, Items) else (value,):
                     if not (name == "jax.numpy.reshape" and item is positional[0]):
                         _use(item, "size")
-        if not isinstance(call.func, ast.Attribute) or not self.parsed.is_global(call.func.value):
+        if not isinstance(call.func, ast.Attribute):
             return
-        receiver = ast.unparse(call.func.value)
+        made = scope.get(call.func.value.id) if isinstance(call.func.value, ast.Name) else None
+        if not isinstance(made, Made) and not self.parsed.is_global(call.func.value):
+            return
+        receiver = made.text if isinstance(made, Made) else ast.unparse(call.func.value)
         if method == "update" and len(positional) > 1 and isinstance(positional[1], Node):
             third = positional[2] if len(positional) > 2 else named.get("params")
             positional[1].optimiser = (receiver, third if isinstance(third, Node) else None)
@@ -484,9 +511,3 @@ def _compare(node: Node, literal: object) -> None:
     for item in literal if isinstance(literal, tuple) else (literal,):
         if isinstance(item, str) and repr(item) not in node.values:
             node.values.append(repr(item))
-
-
-def _numbers(literal: object) -> Iterator[int]:
-    for item in literal if isinstance(literal, tuple) else (literal,):
-        if type(item) is int and 2 <= item <= 4096:
-            yield item

@@ -1,8 +1,9 @@
 """What is decided of the leaves so far, and the ways to fill the next one."""
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .specs import Spec
@@ -14,10 +15,14 @@ BATCH = 24
 #: Sizes of other dims, in the order they are taken: small, distinct, and no number of devices
 #: that the proof uses but 3 (kept second, so that the first dim after the batch never equals one).
 FRESH = (5, 3, 7, 6, 9, 11, 10, 13, 14, 15, 17, 18, 19, 21, 22, 23)
+#: Sizes that can be divided into several equal parts.
+EVEN = (12, 36, 60, 84)
 #: Bound of integers that may be class labels, tokens or indices: below every size that is taken.
 CLASSES = 3
 SHAPES = re.compile(r"[(\[][\d, ]+[)\]]")
 NUMBERS = re.compile(r"\d+")
+#: What an error says where a size is not a multiple of something.
+DIVIDING = re.compile(r"divi|reshape|split|multiple")
 
 VECTORS = ("bias", "scale", "shift", "mean", "var", "offset")
 KERNELS = ("kernel", "conv", "filter")
@@ -52,15 +57,11 @@ class Leaf(NamedTuple):
 class Candidates:
     """The leaves of one reading, what they were filled with, and what may fill the others."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        #: Numbers in the source that may be dims.
-        self.sizes = list(sizes)
+    def __init__(self) -> None:
         self.leaves: list[Leaf] = []
         #: Hints and shapes of the arrays that were given.
         self.given: list[tuple[str, Shape]] = []
         self.chosen: dict[int, Option] = {}
-        #: Sizes that errors spoke of, the latest first.
-        self.mined: list[int] = []
 
     @functools.cached_property
     def batch(self) -> int:
@@ -68,19 +69,64 @@ class Candidates:
         batches = [shape[0] for hint, shape in self.given if shape and hint != "parameter"]
         return batches[0] if batches else BATCH
 
-    @functools.cached_property
-    def last_matrix(self) -> int:
-        """Number of the last leaf that is likely a matrix of parameters, or -1."""
-        matrices = [leaf for leaf in self.leaves if leaf.hint == "parameter" and not is_vector(leaf.word)]
-        return matrices[-1].number if matrices else -1
+    def moves(self, error: str) -> Iterator[dict[int, Option]]:
+        """What is chosen with what an error complains of changed, the likeliest first.
 
-    def mine(self, error: BaseException) -> None:
-        """Keep the sizes in the shapes that an error speaks of, such as that of a flattened image."""
-        known = {self.batch, *self.recent()}
-        for shape in SHAPES.findall(str(error)[:1000]):
-            for size in map(int, NUMBERS.findall(shape)):
-                if 2 < size <= 8192 and size not in known:
-                    self.mined = [size, *(other for other in self.mined if other != size)][:2]
+        Sizes that it holds against each other are made equal: those of the leaf that was decided last, of all
+        leaves, of any other one.
+        """
+        chosen, sizes = {**self.chosen}, self.recent()
+        latest = list(chosen)[::-1]
+        pairs = clashes(error)
+        for one, other in pairs:
+            ways = (one, other), (other, one)
+            for leaves in (latest[:1], latest, *([leaf] for leaf in latest[1:])):
+                for old, new in ways:
+                    yield from self.resized(chosen, leaves, old, new)
+            for old, new in ways:
+                for leaf in latest if new == self.batch else ():
+                    # A number for each example in place of several, or several in place of one.
+                    shape = chosen[leaf].spec.get("shape")
+                    if shape in ([new, old], [new]):
+                        other_rank = [new] if len(shape) > 1 else [new, old]
+                        yield {**chosen, leaf: with_shape(chosen[leaf], other_rank)}
+        for leaf in latest if "integer" in error else ():
+            spec = chosen[leaf].spec
+            for shape in (spec["shape"], spec["shape"][:-1]) if spec.get("dtype") == "float32" else ():
+                if shape:
+                    yield {**chosen, leaf: array("int32", shape, high=CLASSES)}
+        known = {self.batch, *sizes}
+        for one, other in pairs:
+            # What was computed of sizes, by joining arrays or by splitting one: theirs is changed by as much.
+            for old in sizes if {one, other} - known else ():
+                fitting = [old + other - one, old + one - other]
+                fitting += [old * a // b for a, b in ((one, other), (other, one)) if b and old * a % b == 0]
+                for leaf in latest:
+                    for size in fitting:
+                        yield from self.resized(chosen, [leaf], old, size)
+        even = [size for size in EVEN if size not in known]
+        for old in sizes if even and DIVIDING.search(error) else ():
+            yield from self.resized(chosen, latest, old, even[0])
+
+    def resized(
+        self, chosen: Mapping[int, Option], leaves: Sequence[int], old: int, new: int
+    ) -> Iterator[dict[int, Option]]:
+        """What is chosen with another size in some leaves: in all dims of it, or in one of several."""
+        if old == self.batch or new == self.batch or new < 2:
+            return
+        at = [
+            (leaf, axis)
+            for leaf in leaves
+            for axis, size in enumerate(chosen[leaf].spec.get("shape", ()))
+            if size == old and chosen[leaf].spec["kind"] == "array"
+        ]
+        ways = [at, *([each] for each in at[::-1])] if len(leaves) == 1 and len(at) > 1 else [at]
+        for way in ways if at else ():
+            made = {**chosen}
+            for leaf, axis in way:
+                shape = made[leaf].spec["shape"]
+                made[leaf] = with_shape(made[leaf], [*shape[:axis], new, *shape[axis + 1 :]])
+            yield made
 
     def shapes(self, *hints: str) -> list[Shape]:
         """Shapes decided or given so far of leaves that are (or are not, with a ``-``) of a kind."""
@@ -107,6 +153,18 @@ class Candidates:
         """Sizes not in use yet."""
         used = self.recent()
         return [size for size in FRESH if size not in used and size != self.batch]
+
+    def forms(self, leaf: Leaf) -> Iterator[Option]:
+        """Ways to fill a leaf that are not those before with other sizes, likeliest first.
+
+        What others of its name are comes ahead of these: the layers of a network are alike.
+        """
+        named = [self.chosen[of] for of in self.chosen if self.leaves[of].word == leaf.word]
+        forms: dict[Form, Option] = {}
+        for option in self.options(leaf):
+            forms.setdefault(form_of(option, self.batch), option)
+        first = [form for option in named[:1] if (form := form_of(option, self.batch)) in forms]
+        return iter([forms[form] for form in dict.fromkeys((*first, *forms))])
 
     def options(self, leaf: Leaf) -> Iterator[Option]:
         """Ways to fill a leaf, likeliest first; they may repeat."""
@@ -150,8 +208,10 @@ class Candidates:
         elif hint == "parameter":
             yield from self.weights(leaf)
         if hint not in ("index", "tokens"):
-            yield from self.data(hint)
+            data = self.data(hint)
+            yield from itertools.islice(data, 4)
             yield from self.weights(leaf)
+            yield from data
         yield from self.integers("index")
         yield from self.masks(("bool",))
         yield number(scalar_value(leaf.word), False)
@@ -160,68 +220,32 @@ class Candidates:
 
     def data(self, hint: str) -> Iterator[Option]:
         """Floats that have a batch axis, mostly."""
-        batch, fresh, recent = self.batch, self.fresh(), self.recent()
-        prior = self.shapes("-parameter")
+        batch, prior = self.batch, [s for s in self.shapes("-parameter") if s]
+        one, two, three, four = self.fresh()[:4]
+        images = [(batch, 8, 8, 3), (batch, 8, 8), (batch, 8, 8, 1)]
         shapes: list[Shape] = []
         if hint == "image":
-            shapes += [(batch, 8, 8, 3), (batch, 8, 8), (batch, 8, 8, 1)]
+            shapes += images
         elif hint == "sequence":
-            shapes += [s for s in prior if len(s) > 2] + [
-                (batch, fresh[0], fresh[1]),
-                (batch, fresh[0], fresh[1], fresh[2]),
-            ]
+            shapes += [*(s for s in prior if len(s) > 2), (batch, one, two), (batch, one, two, three)]
         elif hint == "scanned":
-            shapes += [(fresh[1], batch, fresh[0]), (fresh[1], batch)]
+            shapes += [(two, batch, one), (two, batch)]
         elif hint == "vector":
             shapes += [(batch,)]
-        shapes += [s for s in prior if s]
-        if not prior:
-            # What the first layer takes, where the layers are known first.
-            matrices = [s for s in self.shapes("parameter") if len(s) == 2]
-            shapes += [(batch, matrices[0][0] if matrices else (recent or fresh)[0])]
-        shapes += [s[:-1] for s in prior if len(s) > 1]
-        shapes += [(*s[:-1], size) for s in prior if len(s) > 1 for size in recent]
-        shapes += [(batch,), *((batch, size) for size in recent), *((batch, size) for size in self.sizes)]
-        shapes += [(batch, fresh[0])]
-        shapes += [(batch, fresh[0], size) for size in (*recent[:2], fresh[1])]
-        shapes += [(batch, *s[-2:]) for s in prior if len(s) > 2]
-        shapes += [(batch, 8, 8, 3), (batch, 8, 8, 1), (batch, 8, 8)]
-        if recent:
-            shapes += [(batch, 8, 8, size) for size in recent[:2]]
-        for size in (*self.mined, *self.sizes):
-            shapes += [
-                (batch, size),
-                (batch, fresh[0], size),
-                (batch, size, size),
-                (batch, size, size, 1),
-                (batch, size, size, 3),
-            ]
-            shapes += [(batch, size * size)]
-        shapes += [(batch, fresh[0], fresh[1], fresh[2]), (batch, fresh[0], fresh[1], fresh[2], fresh[3]), ()]
+        shapes += [*prior, (batch, one), *(s[:-1] for s in prior if len(s) > 1), (batch,), (batch, one, two)]
+        shapes += [*images, (batch, one, two, three), (batch, one, two, three, four), ()]
         yield from (array("float32", shape) for shape in shapes)
 
     def weights(self, leaf: Leaf) -> Iterator[Option]:
-        """Floats without a batch axis: a matrix that takes the latest size, or a vector of it."""
-        fresh, recent = self.fresh(), self.recent()
-        images = [s for s in self.shapes("-parameter") if len(s) == 4]
-        mined = [size for size in self.mined if size not in recent]
-        # Sizes in the source (`one_hot(y, 10)`) are what a last layer must come out at.
-        sizes = [*mined, *self.sizes]
-        new = [*sizes, fresh[0]] if leaf.number == self.last_matrix else [fresh[0], *sizes]
-        kernels = [(3, 3, size, out) for size in recent[:3] for out in new]
-        matrices = [(size, out) for size in mined for out in [fresh[0], *recent, *self.sizes]]
-        matrices += [(size, out) for size in recent for out in new]
-        matrices += [(out, size) for size in recent for out in new] + [(fresh[0], fresh[1])]
-        matrices += [(size, other) for size in recent for other in recent]
-        matrices += [(size, out) for size in self.sizes for out in [*new, *recent]]
-        vectors = [(size,) for size in [*recent, *mined, fresh[0], *self.sizes]]
-        deeper = [(fresh[0], *pair) for pair in matrices[:6]] + [(*pair, fresh[1]) for pair in matrices[:6]]
-        low = is_vector(leaf.word)
-        shapes: list[Shape] = [*vectors, (), *matrices] if low else [*matrices, *vectors, ()]
-        if images and any(part in leaf.word.lower() for part in KERNELS):
-            shapes = [*kernels, *shapes]
-        shapes += [*deeper, *kernels]
-        yield from (array("float32", shape) for shape in shapes)
+        """Floats without a batch axis: a matrix or a vector."""
+        one, two, three = self.fresh()[:3]
+        # What comes out is a size of its own more often than what goes in.
+        matrix, vectors = (two, one), [(one,), ()]
+        shapes: list[Shape] = [*vectors, matrix] if is_vector(leaf.word) else [matrix, *vectors]
+        kernel = 3, 3, *matrix
+        first = any(part in leaf.word.lower() for part in KERNELS)
+        yield from (array("float32", s) for s in ([kernel, *shapes] if first else shapes))
+        yield from (array("float32", s) for s in ((three, *matrix), kernel))
 
     def integers(self, hint: str) -> Iterator[Option]:
         """Class labels, tokens, indices."""
@@ -229,9 +253,7 @@ class Candidates:
         prior = self.shapes("-parameter")
         shapes: list[Shape] = [(batch, fresh[0])] if hint == "tokens" else []
         shapes += [s[:-1] for s in prior if len(s) > 1 and s[0] == batch] + [(batch,)]
-        if hint == "index":
-            shapes += [s for s in prior if s] + [(batch, fresh[0])]
-        shapes += [(batch, size) for size in self.recent()]
+        shapes += [s for s in prior if s and hint == "index"] + [(batch, fresh[0])]
         yield from (array("int32", shape, high=CLASSES) for shape in shapes)
         if hint == "index":
             yield array("int32", (), high=CLASSES)
@@ -264,10 +286,27 @@ class Candidates:
         if "axis" in leaf.word or leaf.word == "dim":
             numbers = [-1, 1, 0, 2]
         elif "class" in leaf.word or "size" in leaf.word or "dim" in leaf.word:
-            numbers = [*self.recent(), *self.sizes, 10, 4, 8, 2, 1, 0]
+            numbers = [*self.recent(), 10, 4, 8, 2, 1, 0]
         else:
             numbers = [4, 8, 2, 3, *self.recent(), 1, 0]
         yield from (number(value, False) for value in numbers)
+
+
+def clashes(error: str) -> list[tuple[int, int]]:
+    """Sizes that an error may mean with what it says of shapes: the likeliest first.
+
+    Of ``(24, 7), (24, 9)``, which are broadcast, these are 7 and 9; of ``(24, 5)`` and ``(3, 7)`` in a
+    product, 5 and 3.
+    """
+    shapes = [tuple(map(int, NUMBERS.findall(text))) for text in SHAPES.findall(error[:1000])]
+    pairs: list[tuple[int, int]] = []
+    ordered = list(itertools.combinations(shapes, 2))
+    for one, other in ordered:
+        pairs += zip(one[::-1], other[::-1], strict=False)
+    if "broadcast" not in error:
+        pairs += (pair for one, other in ordered for pair in itertools.product(one[::-1], other))
+        pairs += itertools.combinations(dict.fromkeys(map(int, NUMBERS.findall(error[:1000]))), 2)
+    return list(dict.fromkeys((a, b) for a, b in pairs if a != b))
 
 
 def array(dtype: str, shape: Shape, **more: Any) -> Option:
@@ -275,10 +314,20 @@ def array(dtype: str, shape: Shape, **more: Any) -> Option:
     return Option({"kind": "array", "dtype": dtype, "shape": list(shape), **more})
 
 
-def form_of(option: Option) -> tuple[str, int]:
-    """The dtype and the number of dims; none, and -1, of what is no array."""
+def with_shape(option: Option, shape: Sequence[int]) -> Option:
+    """An option for an array of another shape."""
+    return option._replace(spec={**option.spec, "shape": list(shape)})
+
+
+Form = tuple[str, tuple[int, ...] | str]
+
+
+def form_of(option: Option, batch: int) -> Form:
+    """The dtype, and which dims are the batch, 8 or 1; of what is no array, all that it is."""
     spec = option.spec
-    return (spec["dtype"], len(spec["shape"])) if spec["kind"] == "array" else ("", -1)
+    if spec["kind"] != "array":
+        return "", f"{spec} {option.traced}"
+    return spec["dtype"], tuple(size if size in (batch, 8, 1) else 0 for size in spec["shape"])
 
 
 def number(value: Any, traced: bool) -> Option:

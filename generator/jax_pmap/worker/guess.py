@@ -4,13 +4,20 @@ Leaves are decided one at a time, in the order the function first uses them. Tho
 are `Hole` objects that stop the trace as soon as anything looks at them; the leaf that was looked
 at is decided next. A wrong shape so fails at its first use, before the later leaves multiply the
 number of tries. (Lazy narrowing, as in lazy functional test generators.)
+
+Options say how many dims a leaf has, and of what dtype it is. Its sizes are all different at first:
+where the function refuses them, jax says which do not fit, and these are made equal (`mended`).
 """
 
 import contextlib
 import io
+import itertools
+import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import specs
-from .candidates import Candidates, Leaf, Option, form_of
+from .candidates import Candidates, Leaf, Option
 from .holes import Hole, Touched, stand_ins, unwrapped
 from .jaxpr.walk import equations
 from .protocol import InputsFound, NotFound
@@ -29,6 +36,44 @@ PARTIAL = frozenset(
     {"log", "log1p", "sqrt", "rsqrt", "pow", "acos", "asin", "acosh", "atanh", "lgamma", "digamma"}
 )
 
+#: Changes of sizes that are tried for one error, and in a row.
+FEW, PATIENCE = 16, 40
+#: How unlikely what is chosen may be at most.
+MOST = 16
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a trace ended.
+
+    Attributes:
+        looked_at: the leaf without a shape that stopped it.
+        error: what it was refused with, if so: ``"TypeError: add got incompatible shapes …"``.
+        reached: where in the user's code it ended, as something that is larger further on.
+    """
+
+    looked_at: int | None = None
+    error: str = ""
+    reached: tuple[int, ...] = ()
+
+    @property
+    def traced(self) -> bool:
+        """Whether the function was traced to its end."""
+        return self.looked_at is None and not self.error
+
+    @staticmethod
+    def by(error: BaseException, spaces: Sequence[Mapping[str, Any]]) -> "Ended":
+        """What an error ended, for code whose globals are one of `spaces`."""
+        if isinstance(error, Touched):
+            return Ended(error.index)
+        steps, at = [], error.__traceback__
+        while at is not None:
+            if any(at.tb_frame.f_globals is space for space in spaces):
+                steps.append(at.tb_lasti)
+            at = at.tb_next
+        # Once what is called has returned, its caller is further on than all that is in it.
+        return Ended(None, f"{type(error).__name__}: {error}", (*steps, sys.maxsize))
+
 
 class Exhausted(Exception):
     """The number of tries or the time is spent."""
@@ -38,10 +83,9 @@ def find_inputs(
     fn: Callable[..., Any],
     parameters: Sequence[Mapping[str, Any]],
     readings: Sequence[Mapping[str, Spec]] = (),
-    sizes: Sequence[int] = (),
     namespaces: Sequence[dict[str, Any]] = (),
     limit: int = 600,
-    seconds: float = 10.0,
+    seconds: float = 6.0,
 ) -> InputsFound:
     """Specs under which `fn` traces.
 
@@ -51,21 +95,20 @@ def find_inputs(
             ``"var_positional"`` or ``"var_keyword"``.
         readings: possible forms of the arguments, likeliest first. A form is a spec that may have
             ``unknown`` leaves, ``like`` another argument, or be ``missing``.
-        sizes: numbers in the source that may be dims.
         namespaces: module namespaces the function and its helpers live in; the last one wins.
         limit: most traces to try.
-        seconds: most time to take.
+        seconds: most CPU time to take.
 
     Returns:
         Specs by name, or why there are none.
     """
     failed: NotFound | None = None
     tried = 0
-    deadline = time.monotonic() + seconds
+    deadline = time.process_time() + seconds
     for position, forms in enumerate(readings):
         # A reading that never traces must leave something for the ones after it.
         share = limit - tried if position == len(readings) - 1 else (limit - tried) * 2 // 3
-        search = Search(fn, parameters, forms, sizes, namespaces, share, deadline)
+        search = Search(fn, parameters, forms, namespaces, share, deadline)
         if search.missing is not None:
             failed = failed or search.missing
             continue
@@ -94,7 +137,6 @@ class Search:
         fn: Callable[..., Any],
         parameters: Sequence[Mapping[str, Any]],
         forms: Mapping[str, Spec],
-        sizes: Sequence[int],
         namespaces: Sequence[dict[str, Any]],
         limit: int,
         deadline: float,
@@ -104,13 +146,18 @@ class Search:
         self.namespace: dict[str, Any] = {}
         for space in namespaces:
             self.namespace.update(space)
-        self.known = Candidates(sizes)
+        self.known = Candidates()
         self.leaves, self.chosen = self.known.leaves, self.known.chosen
         self.missing: NotFound | None = None
         self.forms: dict[str, Spec] = {}
-        self.closest: tuple[int, str, BaseException] = (-1, "", RuntimeError("nothing was tried"))
+        #: How far the trace came that came furthest, the leaf that was decided last, and how it ended.
+        self.closest = (-1, tuple[int, ...]()), "", Ended(error="RuntimeError: nothing was tried")
+        #: How the latest one ended that was refused, and all by what was chosen.
+        self.latest = Ended()
+        self.known_ends: dict[str, Ended] = {}
+        #: Whether options were left out that are too unlikely so far.
+        self.left_out = False
         self.assumed_names: list[str] = []
-        self.last_error = ""
         hints = {parameter["name"]: parameter.get("hint", "") for parameter in parameters}
         # Arguments that are like another one come after it.
         for name in sorted(forms, key=lambda name: forms[name]["kind"] == "like"):
@@ -212,7 +259,7 @@ class Search:
 
     def attempt(self, standing_in: bool) -> BaseException | None:
         """Trace once; None when it works, `Touched` when an undecided leaf was looked at."""
-        if self.tried >= self.limit or time.monotonic() > self.deadline:
+        if self.tried >= self.limit or time.process_time() > self.deadline:
             raise Exhausted
         self.tried += 1
         structs = {i: abstract(option.spec) for i, option in self.chosen.items() if option.traced}
@@ -248,71 +295,111 @@ class Search:
         return None
 
     def run(self) -> bool:
-        """Whether some choice traces; it is then in `chosen`."""
-        try:
-            if not self.solve():
-                return False
-            self.complete()
-        except Exhausted:
-            return False
-        return True
+        """Whether some choice traces; it is then in `chosen`.
 
-    def solve(self) -> bool:
-        """Decide the leaf that is looked at next, and so on until the function traces."""
-        outcome = self.attempt(standing_in=True)
-        if outcome is None:
-            # The stand-ins for gradients let things through that the real ones refuse.
-            outcome = self.attempt(standing_in=False)
-            if outcome is None:
-                return True
-        if not isinstance(outcome, Touched):
+        Those come first in which few leaves are anything but what is likeliest. That an early one is
+        something else may be shown by the last ones alone.
+        """
+        try:
+            for unlikely in range(MOST):
+                self.left_out = False
+                if self.solve(unlikely):
+                    self.complete()
+                    return True
+                if not self.left_out:
+                    return False
+        except Exhausted:
+            pass
+        return False
+
+    def solve(self, unlikely: int) -> bool:
+        """Decide the leaf that is looked at next, and so on until the function traces.
+
+        The options taken for it, and for the leaves after it, are at most as `unlikely` in all.
+        """
+        ended = self.mended()
+        if ended.traced:
+            return True
+        index = ended.looked_at
+        if index is None:
             # Code that inspects types (flax does) may refuse a hole without looking into it.
-            waiting = (
-                leaf.number
-                for leaf in self.leaves
-                if leaf.form is not None and leaf.number not in self.chosen
-            )
-            unmade = next(waiting, None)
-            if unmade is not None:
-                outcome = Touched(unmade)
-        if not isinstance(outcome, Touched):
-            self.known.mine(outcome)
-            self.last_error = str(outcome)
-            if len(self.chosen) > self.closest[0]:
-                last = list(self.chosen)[-1] if self.chosen else -1
-                path = self.leaves[last].path if last >= 0 else ""
-                self.closest = (len(self.chosen), path, outcome)
+            unmade = (leaf.number for leaf in self.leaves if leaf.form is not None)
+            index = next((number for number in unmade if number not in self.chosen), None)
+        if index is None:
+            self.latest = ended
+            reached = len(self.chosen), ended.reached
+            if reached > self.closest[0]:
+                path = self.leaves[next(reversed(self.chosen))].path if self.chosen else ""
+                self.closest = reached, path, ended
             return False
-        index = outcome.index
-        seen: list[Option] = []
-        errors: list[str] = []
-        hopeless: set[tuple[str, int]] = set()
-        while True:
-            # Listed anew each time, because what failed since may have shown new sizes.
-            options = (o for o in self.known.options(self.leaves[index]) if form_of(o) not in hopeless)
-            option = next((o for o in options if o not in seen), None)
-            if option is None:
-                return False
-            seen.append(option)
-            self.chosen[index] = option
-            if self.solve():
+        before = {**self.chosen}
+        complaints = Counter[tuple[str, str]]()
+        for at, option in enumerate(self.known.forms(self.leaves[index])):
+            cost = (at + 1).bit_length() - 1
+            if cost > unlikely:
+                self.left_out = True
+                break
+            dtype = option.spec.get("dtype", "")
+            # The same complaint whatever its shape: another leaf is to blame, or it is of another dtype.
+            if any(of == dtype and times > 2 for (of, _), times in complaints.items()):
+                continue
+            self.choose({**before, index: option})
+            if self.solve(unlikely - cost):
                 return True
-            del self.chosen[index]
-            errors.append(self.last_error)
-            # The same complaint whatever this leaf is: another leaf is to blame, or it is of another dtype.
-            patience = 2 if form_of(option)[1] < 0 else 12
-            if len(errors) >= patience and len(set(errors[-patience:])) == 1:
-                hopeless.update(form_of(o) for o in seen[-patience:])
+            complaints[dtype, self.latest.error] += 1
+        self.choose(before)
+        return False
+
+    def choose(self, options: Mapping[int, Option]) -> None:
+        """Take these options and no others."""
+        self.chosen.clear()
+        self.chosen.update(options)
+
+    def ended(self) -> Ended:
+        """How tracing with what is chosen ends."""
+        key = repr(sorted((index, option.spec, option.traced) for index, option in self.chosen.items()))
+        if key not in self.known_ends:
+            # The stand-ins for gradients let things through that the real ones refuse.
+            error = self.attempt(standing_in=True) or self.attempt(standing_in=False)
+            spaces = [*self.namespaces, getattr(self.fn, "__globals__", {})]
+            self.known_ends[key] = Ended() if error is None else Ended.by(error, spaces)
+        return self.known_ends[key]
+
+    def mended(self) -> Ended:
+        """How tracing ends once sizes are made equal that errors hold against each other.
+
+        A change is kept where the function comes further with it than without.
+        """
+        before, ended = {**self.chosen}, self.ended()
+        tried = [before]
+        while ended.error:
+            kept: tuple[Ended, dict[int, Option]] | None = None
+            moves = (move for move in self.known.moves(ended.error) if move not in tried)
+            for move in itertools.islice(moves, FEW):
+                tried.append(move)
+                self.choose(move)
+                after = self.ended()
+                if not after.error or after.reached > ended.reached:
+                    kept = after, move
+                    break
+                if kept is None and after.reached == ended.reached and after.error != ended.error:
+                    kept = after, move
+            if kept is None or len(tried) > PATIENCE:
+                self.choose(before)
+                return ended
+            ended, move = kept
+            self.choose(move)
+        return ended
 
     def failure(self) -> NotFound:
         """The argument that could not be found, with the error of the trace that came furthest."""
-        _, path, error = self.closest
-        text = str(error).strip().splitlines()
+        _, path, ended = self.closest
+        kind, _, text = ended.error.partition(": ")
         return NotFound(
             path.partition("[")[0].partition(".")[0],
             path,
             "no shape tried for it traces" if path else "the function does not trace",
-            f"{type(error).__name__}: {' '.join(text[:3])}"[:400],
+            f"{kind}: {' '.join(text.strip().splitlines()[:3])}"[:400],
         )
 
     # --- after the shapes ----------------------------------------------------------------

@@ -848,7 +848,6 @@ def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:
             ),
             request.parameters,
             request.readings,
-            request.sizes,
             namespaces=[vars(target.module), target.fn.__globals__],
         )
 

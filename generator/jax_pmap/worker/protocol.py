@@ -509,7 +509,6 @@ class SearchInputs(Request[InputsFound]):
 
     parameters: tuple[Row, ...]
     readings: tuple[Mapping[str, Any], ...]
-    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
