@@ -374,7 +374,8 @@ CASES = {
                 return jnp.mean((net(student, x) - net(fixed, x)) ** 2)
             return jax.grad(loss)(student)
         """,
-        "student={a: f32[5,3], b: f32[3], c: f32[3,7]} fixed={a: f32[5,6], b: f32[6], c: f32[6,7]} x=f32[24,5]",
+        "student={a: f32[5,3], b: f32[3], c: f32[3,7]} "
+        "fixed={a: f32[5,6], b: f32[6], c: f32[6,7]} x=f32[24,5]",
     ),
     "joined": (
         """
@@ -413,7 +414,8 @@ CASES = {
             updates, state = tx.update(grads, state, params)
             return optax.apply_updates(params, updates), state
         """,
-        "params={w: f32[5,3]} state=py:optax.chain(optax.clip(1.0), optax.adam(0.001)).init(params) x=f32[24,5]",
+        "params={w: f32[5,3]} "
+        "state=py:optax.chain(optax.clip(1.0), optax.adam(0.001)).init(params) x=f32[24,5]",
     ),
     "averaged": (
         """
