@@ -225,7 +225,7 @@ class Candidates:
         images = [(batch, 8, 8, 3), (batch, 8, 8), (batch, 8, 8, 1)]
         shapes: list[Shape] = []
         if hint == "image":
-            shapes += images
+            shapes += [images[0], (batch, one), *images]  # What was made of them is called so too.
         elif hint == "sequence":
             shapes += [*(s for s in prior if len(s) > 2), (batch, one, two), (batch, one, two, three)]
         elif hint == "scanned":
