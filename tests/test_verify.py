@@ -1997,3 +1997,55 @@ def test_what_a_reference_changes_in_place_is_said_to_be(project: Project) -> No
     found = project.run(*words, "--arg", "x=f32[24]")
     assert found.exit_code == 1, found.words
     assert "The reference changes `state` in place" in found.words
+
+
+RECURRENCE = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+
+    def joined(before, after):
+        return before[0] * after[0], after[0] * before[1] + after[1]
+
+
+    def recurrence(decay, x):
+        return jax.lax.associative_scan(joined, (decay, x))[1]
+
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map,
+        mesh=Mesh(np.array(jax.devices()), ("i",)),
+        in_specs=(P("i"), P("i")),
+        out_specs=P("i"),
+        check_vma=False,
+    )
+    def divided(decay, x):
+        products, states = jax.lax.associative_scan(joined, (decay, x))
+        ends = jax.lax.all_gather((products[-1], states[-1]), "i")
+        state = jnp.zeros_like(states[-1])
+        for device in range(jax.lax.axis_size("i") - 1):
+            following = ends[0][device] * state + ends[1][device]
+            state = jnp.where(device < jax.lax.axis_index("i"), following, state)
+        return states + products * state
+
+
+    def make_inputs(seed=0):
+        rng = np.random.default_rng(seed)
+        return rng.uniform(0.5, 1, (48, 3)).astype("f"), rng.normal(size=(48, 3)).astype("f")
+"""
+
+
+def test_a_recurrence_whose_results_grow_when_fed_back(project: Project) -> None:
+    project.write("scan.py", RECURRENCE)
+    words = ("verify", "scan.py::divided", "--against", "scan.py::recurrence")
+    given = ("--inputs", "scan.py::make_inputs")
+    found = project.run(*words, *given)
+    assert found.exit_code == 0, found.words
+    project.write("scan.py", RECURRENCE.replace("device < ", "device <= "))
+    assert project.run(*words, *given).exit_code == 1
