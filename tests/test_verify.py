@@ -687,8 +687,8 @@ PADDED = """
         return jax.lax.psum(jnp.sum((x @ w) ** 2 * mask), "i")
 
 
-    def p_step(w, x):
-        n, rows = jax.device_count(), np.asarray(x)[:50_000]
+    def p_step(w, x, most=50_000):
+        n, rows = jax.device_count(), np.asarray(x)[:most]
         mask = np.pad(np.ones(len(rows), rows.dtype), (0, -len(rows) % n))
         padded = np.pad(rows, ((0, -len(rows) % n), (0, 0)))
         return total(w, padded.reshape(n, -1, x.shape[1]), mask.reshape(n, -1)) / len(rows)

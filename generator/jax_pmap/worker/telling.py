@@ -227,6 +227,7 @@ def values_in(source: Any) -> Iterator[Any]:
             names.update(name for code in codes(raw.__code__) for name in code.co_names)
             yield from (raw.__globals__[name] for name in sorted(names & raw.__globals__.keys()))
             yield from enclosed(raw).values()
+            yield from (*(raw.__defaults__ or ()), *(raw.__kwdefaults__ or {}).values())
         elif isinstance(value, types.ModuleType):
             if not INSTALLED.search(getattr(value, "__file__", None) or "<none>"):
                 yield from (vars(value)[name] for name in sorted(names & vars(value).keys()))
