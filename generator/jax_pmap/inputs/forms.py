@@ -105,10 +105,12 @@ def unknown(node: Node, hint: str) -> Spec:
 
 
 def hint_of_node(node: Node) -> str:
-    """What a node's name and its uses say it is; of a container named by a letter, the name says nothing."""
+    """What the name of a node and its uses say it is; a letter names an array, and no container."""
     if node.differentiated:
         return "parameter"
-    named = hint_of(node.word) if len(node.word) > 1 or not node.keys else ""
+    named = hint_of(node.word)
+    if len(node.word) == 1 and node.keys:
+        named = "parameter" if node.word in ("p", "w") else ""
     return named or ("parameter" if node.parameter else "")
 
 

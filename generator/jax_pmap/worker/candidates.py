@@ -157,14 +157,17 @@ class Candidates:
     def forms(self, leaf: Leaf) -> Iterator[Option]:
         """Ways to fill a leaf that are not those before with other sizes, likeliest first.
 
-        What others of its name are comes ahead of these: the layers of a network are alike.
+        What others of its name are comes ahead of these: the layers of a network are alike. Parameters for
+        each example come last.
         """
         named = [self.chosen[of] for of in self.chosen if self.leaves[of].word == leaf.word]
         forms: dict[Form, Option] = {}
         for option in self.options(leaf):
             forms.setdefault(form_of(option, self.batch), option)
         first = [form for option in named[:1] if (form := form_of(option, self.batch)) in forms]
-        return iter([forms[form] for form in dict.fromkeys((*first, *forms))])
+        last = [form for form in forms if leaf.hint == "parameter" and self.batch in form[1]]
+        order = dict.fromkeys((*first, *(form for form in forms if form not in last), *last))
+        return iter([forms[form] for form in order])
 
     def options(self, leaf: Leaf) -> Iterator[Option]:
         """Ways to fill a leaf, likeliest first; they may repeat."""
@@ -319,14 +322,15 @@ def with_shape(option: Option, shape: Sequence[int]) -> Option:
     return option._replace(spec={**option.spec, "shape": list(shape)})
 
 
-Form = tuple[str, tuple[int, ...] | str]
+#: A dtype, and dims, of which those are 0 that any size will do for; what is no array has its text.
+Form = tuple[str, tuple[int | str, ...]]
 
 
 def form_of(option: Option, batch: int) -> Form:
     """The dtype, and which dims are the batch, 8 or 1; of what is no array, all that it is."""
     spec = option.spec
     if spec["kind"] != "array":
-        return "", f"{spec} {option.traced}"
+        return "", (f"{spec} {option.traced}",)
     return spec["dtype"], tuple(size if size in (batch, 8, 1) else 0 for size in spec["shape"])
 
 

@@ -84,7 +84,7 @@ def find_inputs(
     parameters: Sequence[Mapping[str, Any]],
     readings: Sequence[Mapping[str, Spec]] = (),
     namespaces: Sequence[dict[str, Any]] = (),
-    limit: int = 600,
+    limit: int = 900,
     seconds: float = 6.0,
 ) -> InputsFound:
     """Specs under which `fn` traces.
