@@ -820,7 +820,7 @@ def test_a_function_of_the_program_is_the_same_one_when_it_is_imported(project):
     assert program_output(more, 8) == [1]
 
 
-AGENT = """
+IN_PACKAGE = """
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -855,7 +855,7 @@ def inputs():
 @pytest.mark.parametrize("package", [(), ("agents/__init__.py",), ("agents/__init__.py", "__init__.py")])
 def test_a_method_of_a_class_that_the_inputs_import_by_another_name(project, package):
     """Of two names for a file, that of the inputs is the one whose class the object is of."""
-    project.write("agents/agent.py", AGENT)
+    project.write("agents/agent.py", IN_PACKAGE)
     project.write("given.py", AGENT_INPUTS)
     for name in package:
         project.write(name, "")
