@@ -243,11 +243,12 @@ class _Walker:
                 value = self.value(child, scope, depth)
                 if isinstance(expression, ast.BinOp | ast.UnaryOp):
                     self.array(value)
-                if isinstance(expression, ast.BinOp) and isinstance(value, Node):
-                    is_right = child is expression.right
-                    value.rank = value.rank or (
-                        2 if is_right and isinstance(expression.op, ast.MatMult) else None
-                    )
+                if (
+                    isinstance(expression, ast.BinOp)
+                    and child is expression.right
+                    and isinstance(value, Node)
+                ):
+                    value.rank = value.rank or (2 if isinstance(expression.op, ast.MatMult) else None)
         return None
 
     def array(self, value: Value) -> None:
