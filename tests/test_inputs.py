@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import textwrap
 import types
@@ -472,6 +473,13 @@ def test_collectives_in_the_body_trace_under_the_callers_axis(worker: types.Simp
             return x * 2, jax.lax.psum(jnp.sum(x * 2), axis_name="devices")
         """
     assert lines(found(worker, code, "scale_and_sum", wrap=bind)) == ["x=f32[24,5]"]
+
+
+def test_a_network_of_many_widths(worker: types.SimpleNamespace) -> None:
+    layers = "".join(f"    x = jnp.tanh(x @ p['w{i}'] + p['b{i}'])\n" for i in range(20))
+    answer = found(worker, f"def deep(p, x):\n{layers}    return x.mean()", "deep")
+    [weights, _] = lines(answer)
+    assert len(set(re.findall(r"w\d+: f32\[\d+,(\d+)\]", weights))) == 20
 
 
 def test_given_arrays_set_the_sizes(worker: types.SimpleNamespace) -> None:

@@ -150,9 +150,10 @@ class Candidates:
         return found[::-1]
 
     def fresh(self) -> list[int]:
-        """Sizes not in use yet."""
-        used = self.recent()
-        return [size for size in FRESH if size not in used and size != self.batch]
+        """Four sizes not in use yet: no array has more, and a deep network uses many."""
+        used = {self.batch, *self.recent()}
+        unused = (size for size in itertools.chain(FRESH, itertools.count(25)) if size not in used)
+        return list(itertools.islice(unused, 4))
 
     def forms(self, leaf: Leaf) -> Iterator[Option]:
         """Ways to fill a leaf that are not those before with other sizes, likeliest first.
@@ -224,7 +225,7 @@ class Candidates:
     def data(self, hint: str) -> Iterator[Option]:
         """Floats that have a batch axis, mostly."""
         batch, prior = self.batch, [s for s in self.shapes("-parameter") if s]
-        one, two, three, four = self.fresh()[:4]
+        one, two, three, four = self.fresh()
         images = [(batch, 8, 8, 3), (batch, 8, 8), (batch, 8, 8, 1)]
         shapes: list[Shape] = []
         if hint == "image":
@@ -241,7 +242,7 @@ class Candidates:
 
     def weights(self, leaf: Leaf) -> Iterator[Option]:
         """Floats without a batch axis: a matrix or a vector."""
-        one, two, three = self.fresh()[:3]
+        one, two, three, _ = self.fresh()
         # What comes out is a size of its own more often than what goes in.
         matrix, vectors = (two, one), [(one,), ()]
         shapes: list[Shape] = [*vectors, matrix] if is_vector(leaf.word) else [matrix, *vectors]
