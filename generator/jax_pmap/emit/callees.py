@@ -332,9 +332,11 @@ class CallGraph:
         name, _, method = called.rpartition(".")
         if not all(part.isidentifier() for part in called.split(".")):
             return None
-        return (self._held_by(name, method, caller) if name else None) or self._held_by(called, "", caller)
+        return (self._run_by_object(name, method, caller) if name else None) or self._run_by_object(
+            called, "", caller
+        )
 
-    def _held_by(self, name: str, method: str, caller: UserFunction) -> Transformed | None:
+    def _run_by_object(self, name: str, method: str, caller: UserFunction) -> Transformed | None:
         """The function that the object called ``name`` runs in this method, or when it is called itself."""
         root = name.partition(".")[0]
         if root in own_names(caller):

@@ -93,10 +93,11 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """What is made of names of the module alone: Python source that makes it there."""
+class ModuleExpression:
+    """What a call of names of the module alone makes: ``optax.adam(1e-3)``."""
 
+    #: Python source.
     text: str
 
 
-Value: TypeAlias = "Node | Function | Items | Made | None"
+Value: TypeAlias = "Node | Function | Items | ModuleExpression | None"

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from jax_pmap.inputs.hints import hint_of
-from jax_pmap.inputs.nodes import Function, Items, Made, Node, Value
+from jax_pmap.inputs.nodes import Function, Items, ModuleExpression, Node, Value
 from jax_pmap.syntax.library import GRADIENTS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import parameters
@@ -92,8 +92,8 @@ class _Walker:
                 scope[statement.name] = Function(statement, scope)
             elif isinstance(statement, ast.Assign):
                 value = self.value(statement.value, scope, depth)
-                if value is None and self.is_made(statement.value):
-                    value = Made(ast.unparse(statement.value))
+                if value is None and self.is_of_module(statement.value):
+                    value = ModuleExpression(ast.unparse(statement.value))
                 self.shape(statement, scope)
                 for target in statement.targets:
                     self.bind(target, value, scope, depth)
@@ -129,7 +129,7 @@ class _Walker:
                 )
         return returned
 
-    def is_made(self, expression: ast.expr) -> bool:
+    def is_of_module(self, expression: ast.expr) -> bool:
         """Whether a call is made of names of the module alone."""
         names = [node for node in ast.walk(expression) if isinstance(node, ast.Name)]
         return isinstance(expression, ast.Call) and all(map(self.parsed.is_global, names))
@@ -477,9 +477,9 @@ class _Walker:
         if not isinstance(call.func, ast.Attribute):
             return
         made = scope.get(call.func.value.id) if isinstance(call.func.value, ast.Name) else None
-        if not isinstance(made, Made) and not self.parsed.is_global(call.func.value):
+        if not isinstance(made, ModuleExpression) and not self.parsed.is_global(call.func.value):
             return
-        receiver = made.text if isinstance(made, Made) else ast.unparse(call.func.value)
+        receiver = made.text if isinstance(made, ModuleExpression) else ast.unparse(call.func.value)
         if method == "update" and len(positional) > 1 and isinstance(positional[1], Node):
             third = positional[2] if len(positional) > 2 else named.get("params")
             positional[1].optimiser = (receiver, third if isinstance(third, Node) else None)

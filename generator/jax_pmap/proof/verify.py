@@ -438,7 +438,7 @@ class _Verification:
                 continue
             if "whole" not in {layout[name] for name in self.arrays} or not split.isdisjoint(apart):
                 forms = ",".join(f"{name}={form}" for name, form in with_axis(other))
-                paths = [path for name in apart for path in _beside(name, axes, loaded)]
+                paths = [path for name in apart for path in _other_arrays(name, axes, loaded)]
                 names = " and ".join(f"`{path}`" for path in paths)
                 raise refused(
                     "JP018",
@@ -1230,7 +1230,7 @@ def _compared(check: protocol.Check) -> Iterator[Check]:
         yield dataclasses.replace(check_of(check), error=failure.off, tolerance=failure.tolerance)
 
 
-def _beside(name: str, axes: LeafAxes, loaded: Loaded) -> list[str]:
+def _other_arrays(name: str, axes: LeafAxes, loaded: Loaded) -> list[str]:
     """What of an argument is in rows beside those that are split: paths of its arrays, or all of it."""
     split = axes.get(name, {})
     leaves = next(argument["leaves"] for argument in loaded.described if argument["name"] == name)

@@ -38,9 +38,11 @@ def distance(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
     return error, scale
 
 
-def is_finite(array: np.ndarray) -> bool:
-    """Whether every element of an array of floats is a number."""
-    return all(bool(np.isfinite(block).all()) for (block,) in blocks(array))
+def is_finite(array: np.ndarray, most: float = np.inf) -> bool:
+    """Whether every element of an array of floats is a number, of at most some magnitude."""
+    return all(
+        bool(np.isfinite(block).all()) and bool((np.abs(block) <= most).all()) for (block,) in blocks(array)
+    )
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:

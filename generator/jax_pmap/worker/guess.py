@@ -43,7 +43,7 @@ MOST = 16
 
 
 @dataclass(frozen=True)
-class Ended:
+class Outcome:
     """How a trace ended.
 
     Attributes:
@@ -62,17 +62,17 @@ class Ended:
         return self.looked_at is None and not self.error
 
     @staticmethod
-    def by(error: BaseException, spaces: Sequence[Mapping[str, Any]]) -> "Ended":
+    def by(error: BaseException, spaces: Sequence[Mapping[str, Any]]) -> "Outcome":
         """What an error ended, for code whose globals are one of `spaces`."""
         if isinstance(error, Touched):
-            return Ended(error.index)
+            return Outcome(error.index)
         steps, at = [], error.__traceback__
         while at is not None:
             if any(at.tb_frame.f_globals is space for space in spaces):
                 steps.append(at.tb_lasti)
             at = at.tb_next
         # Once what is called has returned, its caller is further on than all that is in it.
-        return Ended(None, f"{type(error).__name__}: {error}", (*steps, sys.maxsize))
+        return Outcome(None, f"{type(error).__name__}: {error}", (*steps, sys.maxsize))
 
 
 class Exhausted(Exception):
@@ -151,10 +151,11 @@ class Search:
         self.missing: NotFound | None = None
         self.forms: dict[str, Spec] = {}
         #: How far the trace came that came furthest, the leaf that was decided last, and how it ended.
-        self.closest = (-1, tuple[int, ...]()), "", Ended(error="RuntimeError: nothing was tried")
-        #: How the latest one ended that was refused, and all by what was chosen.
-        self.latest = Ended()
-        self.known_ends: dict[str, Ended] = {}
+        self.closest = (-1, tuple[int, ...]()), "", Outcome(error="RuntimeError: nothing was tried")
+        #: The latest one that was an error.
+        self.latest = Outcome()
+        #: All of them, by what was chosen.
+        self.outcomes: dict[str, Outcome] = {}
         #: Whether options were left out that are too unlikely so far.
         self.left_out = False
         self.assumed_names: list[str] = []
@@ -317,20 +318,20 @@ class Search:
 
         The options taken for it, and for the leaves after it, are at most as `unlikely` in all.
         """
-        ended = self.mended()
-        if ended.traced:
+        outcome = self.mended()
+        if outcome.traced:
             return True
-        index = ended.looked_at
+        index = outcome.looked_at
         if index is None:
             # Code that inspects types (flax does) may refuse a hole without looking into it.
             unmade = (leaf.number for leaf in self.leaves if leaf.form is not None)
             index = next((number for number in unmade if number not in self.chosen), None)
         if index is None:
-            self.latest = ended
-            reached = len(self.chosen), ended.reached
+            self.latest = outcome
+            reached = len(self.chosen), outcome.reached
             if reached > self.closest[0]:
                 path = self.leaves[next(reversed(self.chosen))].path if self.chosen else ""
-                self.closest = reached, path, ended
+                self.closest = reached, path, outcome
             return False
         before = {**self.chosen}
         complaints = Counter[tuple[str, str]]()
@@ -355,46 +356,46 @@ class Search:
         self.chosen.clear()
         self.chosen.update(options)
 
-    def ended(self) -> Ended:
+    def outcome(self) -> Outcome:
         """How tracing with what is chosen ends."""
         key = repr(sorted((index, option.spec, option.traced) for index, option in self.chosen.items()))
-        if key not in self.known_ends:
+        if key not in self.outcomes:
             # The stand-ins for gradients let things through that the real ones refuse.
             error = self.attempt(standing_in=True) or self.attempt(standing_in=False)
             spaces = [*self.namespaces, getattr(self.fn, "__globals__", {})]
-            self.known_ends[key] = Ended() if error is None else Ended.by(error, spaces)
-        return self.known_ends[key]
+            self.outcomes[key] = Outcome() if error is None else Outcome.by(error, spaces)
+        return self.outcomes[key]
 
-    def mended(self) -> Ended:
+    def mended(self) -> Outcome:
         """How tracing ends once sizes are made equal that errors hold against each other.
 
         A change is kept where the function comes further with it than without.
         """
-        before, ended = {**self.chosen}, self.ended()
+        before, outcome = {**self.chosen}, self.outcome()
         tried = [before]
-        while ended.error:
-            kept: tuple[Ended, dict[int, Option]] | None = None
-            moves = (move for move in self.known.moves(ended.error) if move not in tried)
+        while outcome.error:
+            kept: tuple[Outcome, dict[int, Option]] | None = None
+            moves = (move for move in self.known.moves(outcome.error) if move not in tried)
             for move in itertools.islice(moves, FEW):
                 tried.append(move)
                 self.choose(move)
-                after = self.ended()
-                if not after.error or after.reached > ended.reached:
+                after = self.outcome()
+                if not after.error or after.reached > outcome.reached:
                     kept = after, move
                     break
-                if kept is None and after.reached == ended.reached and after.error != ended.error:
+                if kept is None and after.reached == outcome.reached and after.error != outcome.error:
                     kept = after, move
             if kept is None or len(tried) > PATIENCE:
                 self.choose(before)
-                return ended
-            ended, move = kept
+                return outcome
+            outcome, move = kept
             self.choose(move)
-        return ended
+        return outcome
 
     def failure(self) -> NotFound:
         """The argument that could not be found, with the error of the trace that came furthest."""
-        _, path, ended = self.closest
-        kind, _, text = ended.error.partition(": ")
+        _, path, outcome = self.closest
+        kind, _, text = outcome.error.partition(": ")
         return NotFound(
             path.partition("[")[0].partition(".")[0],
             path,

@@ -21,6 +21,7 @@ from .calling import Calling
 from .distance import distance, same_bits
 from .exceptions import describe_exception
 from .generator import moved
+from .jaxpr.trace import LCM
 from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
 from .protocol import Call, Failure, Object, Problem
 
@@ -31,8 +32,6 @@ from .protocol import Call, Failure, Object, Problem
 Layout = Mapping[str, str]
 #: Those in which what is not divided is given as copies.
 STACKED = ("devices", "parts", "keys")
-#: What the numbers of devices of a proof all divide.
-EVERY_COUNT = 24
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
 
@@ -125,10 +124,12 @@ def layouts(
     split = {**whole, **dict.fromkeys(batch, "devices")}
     seen = []
     apart = [name for name in state if name in data and has_own_rows(values[name], count)]
-    beside = [name for name in mixed if name in data and has_rows_beside(values[name], axes[name], count)]
+    with_others = [name for name in mixed if name in data and has_other_rows(values[name], axes[name], count)]
     others = [name for name in state if name not in apart]
-    for form, form_beside in (("whole", "batch"), ("parts", "parts")) if batch and (apart or beside) else ():
-        given = {**split, **dict.fromkeys(apart, form), **dict.fromkeys(beside, form_beside)}
+    for form, form_of_mixed in (
+        (("whole", "batch"), ("parts", "parts")) if batch and (apart or with_others) else ()
+    ):
+        given = {**split, **dict.fromkeys(apart, form), **dict.fromkeys(with_others, form_of_mixed)}
         for chosen in (others, [], [name for name in others if shape_of_any(values[name])]):
             layout = {**given, **dict.fromkeys(chosen, "devices")}
             if layout not in seen:
@@ -174,7 +175,7 @@ def with_parts(
         if form == "devices"
         and name in data
         and (
-            has_rows_beside(values[name], axes[name], count)
+            has_other_rows(values[name], axes[name], count)
             if axes.get(name)
             else has_own_rows(values[name], count)
         )
@@ -191,7 +192,7 @@ def has_own_rows(value: Any, count: int) -> bool:
     return len(rows) == 1 and not holds_key(value) and min(rows) >= count and min(rows) % count == 0
 
 
-def has_rows_beside(value: Any, split: Mapping[int, int], count: int) -> bool:
+def has_other_rows(value: Any, split: Mapping[int, int], count: int) -> bool:
     """Whether a value has arrays beside those that are `split` whose rows so many devices share evenly."""
     leaves = enumerate(jax.tree.leaves(value))
     return any(index not in split and has_rows(leaf, count) for index, leaf in leaves)
@@ -240,7 +241,7 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Valu
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
             if form == "parts" and axis is None and shape_of(leaf):
-                axis = axis_of_parts(leaf, count, beside=bool(axes.get(name)))
+                axis = axis_of_parts(leaf, count, mixed=bool(axes.get(name)))
             if axis is None and len(like) == len(leaves) and is_stacked(leaf, like[index], count):
                 continue
             if form == "inner":
@@ -264,10 +265,10 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Valu
     return out
 
 
-def axis_of_parts(leaf: Any, count: int, *, beside: bool) -> "int | None":
+def axis_of_parts(leaf: Any, count: int, *, mixed: bool) -> "int | None":
     """The axis along which a leaf that is not as long as the batch is given in parts, None for copies.
 
-    These are for what stands `beside` the batch in one argument and has no rows: a weight for each class.
+    These are for what is in one argument with the batch (`mixed`) and has no rows: a weight for each class.
 
     Raises:
         ValueError: so many devices do not share its rows evenly.
@@ -275,7 +276,7 @@ def axis_of_parts(leaf: Any, count: int, *, beside: bool) -> "int | None":
     if has_rows(leaf, count):
         return 0
     rows = shape_of(leaf)[0]
-    if beside and rows % EVERY_COUNT:
+    if mixed and rows % LCM:
         return None
     raise ValueError(f"{rows} rows in parts are not shared evenly by {count} devices")
 

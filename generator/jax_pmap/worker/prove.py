@@ -259,23 +259,14 @@ def feed(values: Values, result: Any, chain: Sequence[tuple[str, Sequence[Any]]]
 Reference = Callable[[Values], Any]
 
 
-def finite(result: Any) -> bool:
-    """Whether every float in a result is a number."""
+def finite(result: Any, most: float = np.inf) -> bool:
+    """Whether every float in a result is a number, of at most some magnitude."""
     leaves = [host(leaf) for leaf in jax.tree.leaves(result) if category(leaf) != "opaque"]
-    return all(is_finite(leaf) for leaf in leaves if leaf.dtype.kind in "fc")
+    return all(is_finite(leaf, most) for leaf in leaves if leaf.dtype.kind in "fc")
 
 
-def fits_float32(result: Any) -> bool:
-    """Whether every float in a result is a number, in 32 bits too."""
-    with np.errstate(over="ignore"):
-        return finite(jax.tree.map(narrowed, result))
-
-
-def narrowed(leaf: Any) -> Any:
-    """A leaf with its doubles in 32 bits."""
-    narrow = {"float64": np.float32, "complex128": np.complex64}
-    array = None if category(leaf) == "opaque" else host(leaf)
-    return leaf if array is None or array.dtype.name not in narrow else array.astype(narrow[array.dtype.name])
+#: The largest number in 32 bits.
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Trial:
@@ -292,7 +283,8 @@ class Trial:
             result = reference(values)
             # What overflows by being fed back does so here or there by rounding alone, and what grows until
             # the user's own floats overflow has lost its digits by then.
-            if step and any(fit(self.results[0]) and not fit(result) for fit in (finite, fits_float32)):
+            limits = (np.inf, FLOAT32_MAX) if step else ()
+            if any(not finite(result, most) and finite(self.results[0], most) for most in limits):
                 break
             self.values.append(values)
             self.results.append(to_host(result))

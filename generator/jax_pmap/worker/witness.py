@@ -19,7 +19,7 @@ from .following import traced_as
 from .forms import Other, others
 from .jaxpr import symbolic
 from .jaxpr.coincidences import Program, alike, coincidences, program_of
-from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
+from .jaxpr.trace import COUNTS, LCM, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
 from .leaves import is_abstract
@@ -42,8 +42,6 @@ FEW = 1000
 #: A prime above `MANY`, and one that gives about as many for a few devices: no share of so many rows is a
 #: multiple of anything by chance.
 PRIMES = (4099, 277)
-#: What 2, 3, 4 and 8 devices share.
-LCM = 24
 #: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
 ODD = (3, 5)
 #: Counts beside one that the code names: of those it may have a table of powers of 2.

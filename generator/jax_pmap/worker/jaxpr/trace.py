@@ -11,6 +11,8 @@ from ..leaves import category, leaf_paths, shape_of
 
 #: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
 COUNTS = (3, 8, 4, 2, 6, 5, 7)
+#: What 2, 3, 4 and 8 devices share.
+LCM = 24
 #: Categories of leaves that are numbers of Python; a function on devices returns arrays for them.
 NUMBERS = ("bool", "int", "float", "complex")
 
@@ -29,7 +31,7 @@ def sizes_for(base: int) -> list[int]:
     no such size.
     """
     even = next((size for size in range(base, 3, -1) if len(counts_for(size)) == 2), 0)
-    return list(dict.fromkeys(size for size in (max(base // 24, 1) * 24, even) if size))
+    return list(dict.fromkeys(size for size in (max(base // LCM, 1) * LCM, even) if size))
 
 
 def abstract(leaf: Any) -> Any:
