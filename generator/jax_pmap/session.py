@@ -85,6 +85,9 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
         "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "Agg",
         "TMPDIR": home,
+        # glibc reserves address space for each thread that allocates, and the memory limit counts what is
+        # reserved: without this, a loaded machine runs into it where a quiet one does not.
+        "MALLOC_ARENA_MAX": "2",
     }
     environment.pop("JAX_DISABLE_JIT", None)
     # What selects the *generator's* packages must not leak into the user's interpreter.
