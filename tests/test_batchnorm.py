@@ -80,6 +80,16 @@ OTHERS = """
         return Classifier(nnx.Rngs(0)), metrics, x, np.arange(24) % 4
 
 
+    def merged_step(graph, state, x):
+        model = nnx.merge(graph, state)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean(model(x)[:, 0] ** 2))(model)
+        return loss, grads, nnx.state(model, nnx.BatchStat)
+
+
+    def merged_inputs():
+        return *nnx.split(Classifier(nnx.Rngs(0))), x
+
+
     class State(NamedTuple):
         params: dict
         statistics: dict
@@ -196,6 +206,7 @@ ROLES = {
     "evaluate": (("images", "labels"), ("state",)),
     "haiku_step": (("x",), ("params", "state")),
     "nnx_step": (("x",), ("layers",)),
+    "merged_step": (("x",), ("state",)),
     "counted_step": (("x", "labels"), ("model", "metrics")),
     "equinox_step": (("x",), ("layer", "state")),
     "equinox_training": (("x",), ("layer", "state")),
@@ -249,6 +260,7 @@ def refused(answer: Generated | Refusal, code: str) -> str:
         ("batchnorm.py::train_step", "example_without_axis", "flax.linen", False, Backend.PMAP),
         ("others.py::haiku_step", "haiku_inputs", "haiku", False, Backend.SHARD_MAP),
         ("others.py::nnx_step", "nnx_inputs", "flax.nnx", False, Backend.PMAP),
+        ("others.py::merged_step", "merged_inputs", "flax.nnx", False, Backend.SHARD_MAP),
         ("others.py::equinox_training", "equinox_inputs", "equinox.nn", True, Backend.PMAP),
         ("others.py::in_map_step", "in_map_inputs", "flax.linen", True, Backend.PMAP),
     ],
@@ -283,7 +295,7 @@ def test_where_a_map_inside_has_the_name_of_the_axis_that_of_the_devices_has_ano
     assert answer.plan.axis_name == "devices" and answer.evidence.derived
     # One that was asked for stays, and is the inner one inside that map.
     said = refused(ask("others.py::equinox_step", "equinox_inputs", axis_name="batch"), "JP066")
-    assert "`layer` (equinox.nn.BatchNorm, others.py:86)" in said
+    assert "`layer` (equinox.nn.BatchNorm, others.py:96)" in said
     assert "its axis 'batch' is that of a map inside the function" in said
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
@@ -307,7 +319,7 @@ def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:
     assert isinstance(answer, Generated)
     assert answer.evidence is not None and answer.evidence.proved
     assert answer.plan.axis_name == "devices"
-    assert any('only inside a map over the axis "devices" (line 86' in note for note in answer.plan.notes)
+    assert any('only inside a map over the axis "devices" (line 96' in note for note in answer.plan.notes)
 
 
 def test_a_training_step_averages_over_its_own_map_and_the_devices(ask: Ask) -> None:

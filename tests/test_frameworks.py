@@ -393,6 +393,58 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
     subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
+MERGED = """
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.out = nnx.Linear(8, 1, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(self.dropout(x))
+
+
+    @jax.jit
+    def step(graph, state, x):
+        model, optimizer = nnx.merge(graph, state)
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(x) - x[:, :1]) ** 2))(model)
+        optimizer.update(model, grads)
+        return loss, nnx.state((model, optimizer))
+
+
+    def inputs():
+        model = Net(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.sgd(1e-2), wrt=nnx.Param)
+        return *nnx.split((model, optimizer)), jax.random.normal(jax.random.key(0), (24, 8))
+"""
+
+
+def test_the_streams_of_a_state_that_is_merged_and_returned_are_as_they_were(project):
+    pytest.importorskip("flax")
+    project.write("step_pmap.py", proved(project, MERGED, "step"))
+    project.write(
+        "compare.py",
+        """
+        import jax
+        import steps, step_pmap
+
+        graph, state, x = steps.inputs()
+        (_, one), (_, many) = steps.step(graph, state, x), step_pmap.step(graph, state, x)
+        one, many = ({jax.tree_util.keystr(path): leaf for path, leaf in
+            jax.tree_util.tree_leaves_with_path(each)} for each in (one, many))
+        assert one.keys() == many.keys()
+        streams = [path for path in one if "rngs" in path]
+        assert len(streams) == 2 and all(one[path] == many[path] for path in streams)
+        """,
+    )
+    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
+
+
 USED_ONCE = """
     import equinox as eqx
     import jax

@@ -22,7 +22,7 @@ from .drawn_keys import DRAWING, of_both_kinds
 from .functions import guarded, in_place_of, named
 from .jaxpr.forward import Forward
 from .jaxpr.versions import inner_jaxpr, opened, primitive_name, shard_map_specs
-from .leaves import is_key, skeleton
+from .leaves import is_graph_node, is_key, skeleton
 from .prove import draws_numbers
 
 #: Equations that make keys of keys, or of numbers.
@@ -63,9 +63,13 @@ class Marker:
         self.trees: dict[int, Any] = {}
 
     def tap(self, point: int, value: Any) -> Any:
-        """`value`, with the keys in it marked. Only plain containers are looked into."""
+        """`value`, with the keys in it marked.
+
+        Only plain containers are looked into. Objects of Flax NNX in them stay the very ones: what changes
+        them later has to reach those that are returned.
+        """
         if type(value) in (dict, tuple):
-            paths, tree = jax.tree_util.tree_flatten_with_path(value)
+            paths, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_graph_node)
             if not any(self.bare(leaf) for _, leaf in paths):
                 return value
             self.trees[point] = skeleton(value)

@@ -193,7 +193,7 @@ def _called(target: Target, given: Values, *, anything: bool) -> tuple[Any, dict
     structures = dict.fromkeys(() if anything else target.mutated, True)
 
     def body() -> tuple[Any, dict[str, Any]]:
-        own = arguments.own(given, given if anything else target.mutated)
+        own = target.own(given, all_of_them=anything)
         looked_at = own if anything and target.in_place else {}
         before = {name: jax.tree.flatten(value) for name, value in looked_at.items()}
         out = arguments.invoke(target.fn, target.signature, own)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from typing import Any
 
 import jax
@@ -34,6 +35,12 @@ def category(leaf: Any) -> str:
         if isinstance(leaf, kind):
             return kind.__name__
     return "opaque"
+
+
+def is_graph_node(value: Any) -> bool:
+    """Whether a value is an object of Flax NNX, which changes in place: a module, a variable or another."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, (nnx.Variable, nnx.Pytree))
 
 
 def is_float(leaf: Any) -> bool:

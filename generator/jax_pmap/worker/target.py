@@ -110,11 +110,19 @@ class Target:
 
     def with_changes(self, fn: Callable[..., Any], values: Values) -> Any:
         """Call `fn` with `values`, and hand out beside its result what it may change in place."""
-        given = arguments.own(values, self.mutated)
+        given = self.own(values)
         if not self.mutated:
             return arguments.invoke(fn, self.signature, given)
         result = arguments.invoke(fn, self.signature, given)
         return result, tuple(given[name] for name in self.mutated)
+
+    def own(self, values: Values, *, all_of_them: bool = False) -> Values:
+        """`values` with containers of their own for what the target may change.
+
+        Inside a map over one device that is all: a variable of NNX belongs to the trace that it was made in.
+        """
+        apart = values if all_of_them or self.one_device.axes else self.mutated
+        return arguments.own(values, apart)
 
     def values(self, overrides: Mapping[str, str], index: int = 0) -> Values:
         """Example inputs, with `overrides` (Python source by parameter) in place of static ones."""
