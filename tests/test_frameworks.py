@@ -394,6 +394,8 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
 
 
 MERGED = """
+    import functools
+
     import jax
     import jax.numpy as jnp
     import optax
@@ -415,6 +417,13 @@ MERGED = """
         loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(x) - x[:, :1]) ** 2))(model)
         optimizer.update(model, grads)
         return loss, nnx.state((model, optimizer))
+
+
+    @functools.partial(jax.jit, static_argnames="graph")
+    def evaluate(graph, state, x):
+        model, _ = nnx.merge(graph, state)
+        model.eval()
+        return jnp.mean(model(x) ** 2)
 
 
     def inputs():
@@ -443,6 +452,143 @@ def test_the_streams_of_a_state_that_is_merged_and_returned_are_as_they_were(pro
         """,
     )
     subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
+
+
+def test_a_static_graph_is_told_from_others(project):
+    pytest.importorskip("flax")
+    project.write("evaluate_pmap.py", proved(project, MERGED, "evaluate"))
+    project.write(
+        "compare.py",
+        """
+        from flax import nnx
+        import steps, evaluate_pmap
+
+        graph, state, x = steps.inputs()
+        for _ in range(2):
+            assert abs(steps.evaluate(graph, state, x) - evaluate_pmap.evaluate(graph, state, x)) < 1e-6
+            graph, state, x = steps.inputs()
+        other, state = nnx.split((steps.Net(nnx.Rngs(0)), nnx.Linear(1, 1, rngs=nnx.Rngs(0))))
+        try:
+            evaluate_pmap.evaluate(other, state, x)
+        except ValueError as error:
+            assert "`graph` is not the GraphDef of the run" in str(error)
+        else:
+            raise AssertionError("another graph was taken")
+        """,
+    )
+    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
+
+
+CHANGED_IN_HELPERS = """
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+
+    class Tracker(nnx.Module):
+        def __init__(self):
+            self.total = nnx.Variable(jnp.zeros(()))
+            self.count = nnx.Variable(jnp.zeros((), jnp.int32))
+
+        def update(self, losses):
+            self.total[...] += losses.sum()
+            self.count[...] += losses.shape[0]
+
+
+    def losses(model, x):
+        return jnp.mean((model(x) - x[:, :1]) ** 2, -1)
+
+
+    def train(model, optimizer, tracker, x):
+        def loss_fn(model):
+            each = losses(model, x)
+            return each.mean(), each
+
+        (loss, each), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
+        optimizer.update(model, grads)
+        tracker.update(each)
+        return loss
+
+
+    @nnx.jit
+    def returned(model, optimizer, tracker, x):
+        return train(model, optimizer, tracker, x)
+
+
+    @nnx.jit
+    def used_after(model, optimizer, tracker, x):
+        loss = train(model, optimizer, tracker, x)
+        return loss, optax.global_norm(nnx.state(model, nnx.Param)), losses(model, x)
+
+
+    @nnx.jit
+    def in_one_argument(state, x):
+        model, optimizer, tracker = state
+        for _ in range(2):
+            loss = train(model, optimizer, tracker, x)
+        return loss
+
+
+    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+    def one_step(carry, x):
+        return carry, train(*carry, x)
+
+
+    @nnx.jit
+    def scanned(model, optimizer, tracker, xs):
+        _, out = one_step((model, optimizer, tracker), xs)
+        return out
+
+
+    @nnx.jit
+    def scanned_inside(model, optimizer, tracker, xs):
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+        def step(carry, x):
+            model, optimizer, tracker = carry
+            loss, grads = nnx.value_and_grad(lambda model: losses(model, x).mean())(model)
+            optimizer.update(model, grads)
+            return (model, optimizer, tracker), loss
+
+        return step((model, optimizer, tracker), xs)[1]
+
+
+    def inputs():
+        model = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+        return model, optimizer, Tracker(), jax.random.normal(jax.random.key(0), (24, 8))
+
+
+    def tied():
+        *objects, x = inputs()
+        return tuple(objects), x
+
+
+    def batches():
+        *objects, x = inputs()
+        return *objects, jnp.stack([x, x + 1, -x])
+"""
+GRADIENTS_AVERAGED = "loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)\n    optimizer.update("
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [("returned", "inputs"), ("used_after", "inputs"), ("in_one_argument", "tied"), ("scanned", "batches")],
+)
+def test_what_a_helper_changes_in_place_is_made_whole_in_it(project, name, inputs):
+    pytest.importorskip("flax")
+    code = proved(project, CHANGED_IN_HELPERS, name, inputs=inputs)
+    assert GRADIENTS_AVERAGED in code
+    assert "self.total[...] += jax.lax.psum(losses.sum(), axis_name=AXIS)" in code
+    assert "self.count[...] += jax.lax.psum(losses.shape[0], axis_name=AXIS)" in code
+    assert "all_gather" not in code
+
+
+def test_a_function_under_a_decorator_that_runs_it_again_and_again_is_opened(project):
+    pytest.importorskip("flax")
+    code = proved(project, CHANGED_IN_HELPERS, "scanned_inside", inputs="batches")
+    # The losses of all rounds are averaged at once, behind the loop.
+    assert "        optimizer.update(model, jax.lax.pmean(grads, axis_name=AXIS))\n" in code
 
 
 USED_ONCE = """

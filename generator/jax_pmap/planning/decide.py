@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS, Row
 
 #: A name, and a part of what has it: ``c``, ``carry[0]``, ``state.mean``.
-PART = re.compile(r"(?P<of>\w+)(\[\w+\]|\.\w+)*")
+PART = re.compile(r"(?P<of>\w+)(\[\w+\]|\.(?!shape\b)\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,8 @@ class Decider:
         if settled and apart is None:
             return self._settled(state, answer, events, final)
         if self._advance(state, events):
+            return None
+        if apart is not None and self._change_opened(state, apart, events):
             return None
         if apart is not None and not state.hopeless:
             if self.mending.change(state, apart, events):
@@ -433,6 +435,8 @@ class Decider:
             if not self.gathering.own_shares:
                 self.gathering.gather_later(state, statement, events)
             return True
+        if self._changed_before(state, statement, culprits, first, events):
+            return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)
         return self._advance(state, events)
@@ -512,6 +516,56 @@ class Decider:
         first = self.table.first_of(statement, events)
         calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
         return any(self.opening.whole_inside(state, call) for call in calls if first[call.point].updated)
+
+    def _change_opened(self, state: State, change: Event, events: Sequence[Event]) -> bool:
+        """Open calls that may have changed an argument: ``return update(model, optimizer, batch)``.
+
+        Also those in what is open already. What nothing helped with may be computed from that argument.
+        """
+        own, touched = self.table.body.scope.index, self.table.touched.get(change.point)
+        return self._opened_to_change(
+            state,
+            (
+                each
+                for each in self.table.statements.values()
+                if (each.scope == own and touched in (None, each)) or each.scope in state.loops
+            ),
+            events,
+        )
+
+    def _changed_before(
+        self,
+        state: State,
+        statement: Statement,
+        culprits: Sequence[Expression],
+        first: Mapping[int, Event],
+        events: Sequence[Event],
+    ) -> bool:
+        """Open calls that may have changed an object that a name has: ``loss = trainer.step(batch)``."""
+        objects = [each for each in culprits if each.text.isidentifier() and first[each.point].is_container]
+        names = {each.text for each in objects}
+        return self._opened_to_change(
+            state,
+            (
+                each
+                for each in self.table.statements.values()
+                if each.scope == statement.scope and each is not statement and each.reads & names
+            ),
+            events,
+        )
+
+    def _opened_to_change(
+        self, state: State, statements: Iterable[Statement], events: Sequence[Event]
+    ) -> bool:
+        """Open the next call in one of these for what it does with objects to be made whole in it."""
+        for statement in statements if state.opens_changes else ():
+            first = self.table.first_of(statement, events)
+            calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
+            if any(self.opening.whole_inside(state, call) for call in calls):
+                state.has_opened_changes = True
+                state.hopeless.clear()
+                return True
+        return False
 
     def _not_whole(self, final: Event) -> Refusal:
         leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]

@@ -80,6 +80,11 @@ class Event:
         return any(leaf.get("updated") for leaf in self.partial())
 
     @property
+    def is_container(self) -> bool:
+        """Whether it is no single array or number, but holds some, or may."""
+        return [leaf["path"] for leaf in self.leaves] != [""]
+
+    @property
     def partly_whole(self) -> bool:
         """Whether some arrays in it are whole, and all others partial."""
         return {leaf["kind"] for leaf in self.arrays} - PARTIAL == {"replicated"} and bool(self.partial())
@@ -195,6 +200,9 @@ class State:
     deferred: list[Expression] = field(default_factory=list)
     defers: bool = True
     has_deferred: bool = False
+    #: Whether calls that change an argument are looked into for that, and whether any was.
+    opens_changes: bool = True
+    has_opened_changes: bool = False
     #: Maxima and minima over the devices of which jax takes a derivative, and has none, with their points.
     without_derivative: list[tuple[Sync, int]] = field(default_factory=list)
     #: Points that are passed several times with values partial in other ways, which no one collective serves.

@@ -139,6 +139,9 @@ class Observer(Placer):
             # A loss of each group is that of rows which no one device has.
             gathered = self._rounds(roles, overrides, count, State(list(start), gather_groups=True))
             return outcome if isinstance(gathered, Refusal) else gathered
+        if isinstance(outcome, Refusal) and state.has_opened_changes:
+            # What a call is given can be made whole before it.
+            outcome = self._rounds(roles, overrides, count, State(list(start), opens_changes=False))
         if isinstance(outcome, Refusal) and state.has_deferred:
             whole = self._rounds(roles, overrides, count, State(list(start), defers=False))
             return outcome if isinstance(whole, Refusal) else whole

@@ -240,12 +240,24 @@ class _Proof:
             return (), None, ""
         if derived.complete and affordable is not None:
             why = affordable.why if affordable.counts else f"{LEFT_OUT}: {affordable.why}"
-            return affordable.counts, affordable.rows, why
+            return self._taking(affordable.counts, affordable.rows or self.batch), affordable.rows, why
         if multiple > 1 and (derived.told is None or not derived.complete):
             unit = max(self.counts) * multiple
             rows = self.batch // unit * unit
             return self.counts if rows else (), rows, ""
         return self.counts, None, ""
+
+    def _taking(self, counts: tuple[int, ...], rows: int) -> tuple[int, ...]:
+        """As many device counts, of which the code takes a batch of so many `rows`: these if it does."""
+        plan = self.plan
+
+        def takes(count: int) -> bool:
+            each_of = (rows, rows // count)
+            return not any(low <= each <= high for low, high in plan.too_few for each in each_of)
+
+        even = (count for count in COUNTS if rows % (count * plan.multiple_of) == 0)
+        others = (count for count in even if count not in counts)
+        return tuple(count for count in (*counts, *others) if takes(count))[: len(counts)]
 
     def runs(self, derived: Sequence[_Derived]) -> Iterator[protocol.Checks | None]:
         """What the runs showed, each with nothing wrong; None where there was none."""

@@ -6,8 +6,18 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
+from jax_pmap.reading.runs import made_inside
 from jax_pmap.reading.wrappers import passes_on
-from jax_pmap.syntax.library import COMPILERS, GRADIENTS, MAPPERS, MARKERS, RECOMPUTERS
+from jax_pmap.syntax.library import (
+    BATCHERS,
+    COMPILERS,
+    GRADIENTS,
+    KEY_SPLITTERS,
+    MAPPERS,
+    MARKERS,
+    RECOMPUTERS,
+    SCANS,
+)
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
 from jax_pmap.syntax.scopes import parameters, positional
@@ -27,7 +37,7 @@ _OBSERVERS = frozenset(
 
 SET_ASIDE = COMPILERS | MAPPERS | MARKERS | _OBSERVERS
 #: What a copy of a function has as the function does: with another body, they do the same to another one.
-KEPT = RECOMPUTERS | GRADIENTS
+KEPT = RECOMPUTERS | GRADIENTS | BATCHERS | SCANS | KEY_SPLITTERS
 
 _STATIC = ("static_argnums", "static_argnames", "static_broadcasted_argnums")
 _DONATED = ("donate_argnums", "donate_argnames")
@@ -47,6 +57,18 @@ def read_decorators(parsed: ParsedSource, *, given_back: bool = False) -> tuple[
         passes = not known and (given_back or passes_on(parsed, expression))
         rows.append(Decorator(text, name, known or passes, parsed.span(expression), passes))
     return tuple(rows)
+
+
+def is_called_otherwise(parsed: ParsedSource, name: str) -> bool:
+    """Whether a function in the target has a decorator that may run it any number of times: ``@nnx.scan``."""
+    made = made_inside(parsed, ast.Name(name, ast.Load()))
+    if not isinstance(made, ast.FunctionDef):
+        return False
+    decorations = ((each, parsed.decoration(made, each)) for each in made.decorator_list)
+    return any(
+        (how is None or how.qualname not in SET_ASIDE | KEPT | BATCHERS) and not passes_on(parsed, each)
+        for each, how in decorations
+    )
 
 
 def receiver_of(parsed: ParsedSource) -> str:

@@ -23,6 +23,10 @@ MARKERS = frozenset(
 )
 #: Change when values are computed, not which: a copy of a function that has one keeps it.
 RECOMPUTERS = frozenset({"jax.checkpoint", "equinox.filter_checkpoint", "flax.nnx.remat"})
+#: Run a function once for every slice, each with what the one before has made of the state.
+SCANS = frozenset({"flax.nnx.scan"})
+#: Give a function other keys than it is called with.
+KEY_SPLITTERS = frozenset({"flax.nnx.split_rngs"})
 #: Make a function which does the same, once for all.
 WRAPPERS = COMPILERS | RECOMPUTERS
 #: Make an object which holds a function, to be run by a method of it.
