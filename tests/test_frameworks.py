@@ -553,6 +553,18 @@ CHANGED_IN_HELPERS = """
         return step((model, optimizer, tracker), xs)[1]
 
 
+    class Trainer:
+        def __init__(self):
+            self.objects = inputs()[:3]
+
+        def step(self, x):
+            return returned(*self.objects, x)
+
+
+    def trainer():
+        return Trainer(), inputs()[3]
+
+
     def inputs():
         model = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
         optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
@@ -589,6 +601,15 @@ def test_a_function_under_a_decorator_that_runs_it_again_and_again_is_opened(pro
     code = proved(project, CHANGED_IN_HELPERS, "scanned_inside", inputs="batches")
     # The losses of all rounds are averaged at once, behind the loop.
     assert "        optimizer.update(model, jax.lax.pmean(grads, axis_name=AXIS))\n" in code
+
+
+def test_objects_that_a_method_is_not_given_are_to_be_arguments(project):
+    pytest.importorskip("flax")
+    project.write("steps.py", textwrap.dedent(CHANGED_IN_HELPERS))
+    asked = ("gen", "steps.py::Trainer.step", "--inputs", "steps.py::trainer", "--in-place")
+    project.refused(
+        "JP015", *asked, says=("fails when it is traced", "or name the function that is given the object")
+    )
 
 
 USED_ONCE = """
