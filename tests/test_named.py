@@ -53,6 +53,12 @@ def test_parts_come_before_what_they_are_in() -> None:
     )
 
 
+def test_what_is_gathered_of_a_batch_has_its_key_for_a_name() -> None:
+    code = 'y = batch["images"] - jax.lax.all_gather(batch["images"], axis_name=AXIS, tiled=True)[some]\n'
+    assert named(code).startswith("all_images = ")
+    assert named(code).endswith('\ny = batch["images"] - all_images[some]\n')
+
+
 def test_lambdas_that_are_called_at_once_become_assignments() -> None:
     made = named(
         """

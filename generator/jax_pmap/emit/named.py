@@ -494,6 +494,8 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
         return "devices"
     if re.fullmatch(r"-?[\w.]+", source):
         return f"{_CALLED[op]}_{source.lstrip('-').rpartition('.')[2]}"
+    if entry := re.fullmatch(r"""-?[\w.]+\[["']([a-z_]\w*)["']\]""", source):
+        return f"{_CALLED[op]}_{entry[1]}"
     if op == "psum" and (_is_size(source) or re.match(r"\w+\.sum\(\w+\.ones_like\(", source)):
         return "count"
     if op == "all_gather":

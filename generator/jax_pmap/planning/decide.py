@@ -523,15 +523,13 @@ class Decider:
         Also those in what is open already. What nothing helped with may be computed from that argument.
         """
         own, touched = self.table.body.scope.index, self.table.touched.get(change.point)
-        return self._opened_to_change(
-            state,
-            (
-                each
-                for each in self.table.statements.values()
-                if (each.scope == own and touched in (None, each)) or each.scope in state.loops
-            ),
-            events,
-        )
+        found = [
+            each
+            for each in self.table.statements.values()
+            if (each.scope == own and touched in (None, each)) or each.scope in state.loops
+        ]
+        # What a statement left of an argument is seen behind it, but for one that returns: that comes first.
+        return self._opened_to_change(state, sorted(found, key=lambda each: each.kind != "return"), events)
 
     def _changed_before(
         self,

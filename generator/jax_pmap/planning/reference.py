@@ -87,8 +87,8 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
         raise refused(
             "JP015",
             f"`{facts.name}` fails when it is traced, as on several devices: {first_line(error.message)}",
-            "It changes an object of Flax NNX that was made outside of what is traced there. Pass the object as "
-            "an argument: to the function, and to what takes a gradient or scans inside it; or name the "
+            "It changes an object of Flax NNX that was made outside of what is traced there. Pass the object "
+            "as an argument: to the function, and to what takes a gradient or scans inside it; or name the "
             "function that is given the object",
             error_span(error, session.directory, target.source) or facts.span,
             error_details(error),
