@@ -612,6 +612,54 @@ def test_objects_that_a_method_is_not_given_are_to_be_arguments(project):
     )
 
 
+OWN_STATISTICS = """
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+
+    class Centred(nnx.Module):
+        def __init__(self):
+            self.mean = nnx.BatchStat(jnp.zeros(8))
+            self.count = nnx.BatchStat(jnp.zeros(()))
+
+        def __call__(self, x):
+            self.mean[...] = 0.9 * self.mean[...] + 0.1 * x.mean(0)
+            self.count[...] += x.shape[0]
+            return x - self.mean[...]
+
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.centred, self.out = Centred(), nnx.Linear(8, 1, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(self.centred(x))
+
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(x) - x[:, :1]) ** 2))(model)
+        optimizer.update(model, grads)
+        return loss
+
+
+    def inputs():
+        model = Net(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+        return model, optimizer, jax.random.normal(jax.random.key(0), (24, 8))
+"""
+
+
+def test_statistics_that_a_layer_of_ones_own_keeps_are_those_of_the_whole_batch(project):
+    pytest.importorskip("flax")
+    code = proved(project, OWN_STATISTICS, "step")
+    assert "mean = jax.lax.pmean(x.mean(0), axis_name=AXIS)\n" in code
+    assert "self.count[...] += jax.lax.psum(x.shape[0], axis_name=AXIS)\n" in code
+    assert "loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)\n" in code
+
+
 USED_ONCE = """
     import equinox as eqx
     import jax

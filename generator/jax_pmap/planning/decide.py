@@ -523,10 +523,11 @@ class Decider:
         Also those in what is open already. What nothing helped with may be computed from that argument.
         """
         own, touched = self.table.body.scope.index, self.table.touched.get(change.point)
+        inside = {scope for scope, _ in state.opened}
         found = [
             each
             for each in self.table.statements.values()
-            if (each.scope == own and touched in (None, each)) or each.scope in state.loops
+            if (each.scope == own and touched in (None, each)) or each.scope in inside
         ]
         # What a statement left of an argument is seen behind it, but for one that returns: that comes first.
         return self._opened_to_change(state, sorted(found, key=lambda each: each.kind != "return"), events)
@@ -555,11 +556,20 @@ class Decider:
     def _opened_to_change(
         self, state: State, statements: Iterable[Statement], events: Sequence[Event]
     ) -> bool:
-        """Open the next call in one of these for what it does with objects to be made whole in it."""
+        """Open the next call in one of these for what it does with objects to be made whole in it.
+
+        What is differentiated may give back what is partial, which its caller makes whole.
+        """
+        whole = {self.table.body.scope.index, *state.loops}
         for statement in statements if state.opens_changes else ():
             first = self.table.first_of(statement, events)
             calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
-            if any(self.opening.whole_inside(state, call) for call in calls):
+            if any(
+                self.opening.whole_inside(state, call)
+                if statement.scope in whole and call.point not in self.table.gradients
+                else self.opening.look_inside(state, call)
+                for call in calls
+            ):
                 state.has_opened_changes = True
                 state.hopeless.clear()
                 return True
