@@ -127,10 +127,50 @@ def in_a_lambda(w, x, y):
 def by_rows(w, x, y):
     rate = 0.1 * min(1.0, len(x) / 256)
     return w - rate * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+
+
+def next_words(w, tokens, mask):
+    mask, logits = mask[:, 1:], tokens[:, :-1, None] * w
+    losses = jax.nn.logsumexp(logits, -1) - logits.mean(-1)
+    return jnp.sum(losses * mask) / jnp.sum(mask), jnp.sum(losses * (1 - mask)) / jnp.sum(1 - mask)
+
+
+def shifted(w, tokens, mask):
+    (loss, rest), grads = jax.value_and_grad(next_words, has_aux=True)(w, tokens, mask)
+    return w - 0.1 * grads, loss, rest
+
+
+def by_kind(w, x, y):
+    kind = y > 0
+    ones = jnp.sum(kind)
+    weight = (len(y) - ones) / jnp.maximum(ones, 1)
+    return jnp.mean((x @ w - y) ** 2 * jnp.where(kind, weight, 1.0))
+
+
+def balanced(w, x, y):
+    loss, grads = jax.value_and_grad(by_kind)(w, x, y)
+    return w - 0.1 * grads, loss
+
+
+def softened(w, x, y, mask):
+    mask = mask + 0.5
+    loss, grads = jax.value_and_grad(masked)(w, (x, y, mask))
+    return w - 0.1 * grads, loss
+
+
+def called_later(w, x, y, mask):
+    count = lambda: jnp.sum(mask)
+    mask = mask + 0.5
+    return jnp.sum((x @ w - y) ** 2 * mask) / count()
+
+
+def late(w, x, y, mask):
+    return w - 0.1 * jax.grad(called_later)(w, x, y, mask)
 """
 COUNT = ("--arg", "count=i32[]<9")
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
 MASK = ("--arg", "mask=f32[96]>0<1")
+TOKENS = ("--arg", "tokens=f32[96,6]", "--arg", "mask=f32[96,6]>0<1")
 BATCH = ("--arg", "batch=(f32[96,4], f32[96], mask[96])")
 CALL = """\
 import jax, jax.numpy as jnp, numpy as np
@@ -169,13 +209,27 @@ def test_a_masked_loss_divides_by_the_whole_mask(steps: Project, backend: str) -
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("flax_like", MASK), ("whitened", ()), ("centred", ()), ("by_rows", ())],
-    ids=["closure", "statistics first", "under their own name", "number of rows"],
+    [
+        ("flax_like", (*X, *Y, *MASK)),
+        ("whitened", (*X, *Y)),
+        ("centred", (*X, *Y)),
+        ("by_rows", (*X, *Y)),
+        ("shifted", TOKENS),
+        ("balanced", (*X, *Y)),
+    ],
+    ids=[
+        "closure",
+        "statistics first",
+        "under their own name",
+        "number of rows",
+        "two, of a name bound anew",
+        "one of the other",
+    ],
 )
 def test_sums_that_are_needed_first_are_taken_first(
     steps: Project, name: str, words: tuple[str, ...]
 ) -> None:
-    asked = ("gen", f"steps.py::{name}", *W, *X, *Y, *words, "--accumulate", "3", "--output-format", "json")
+    asked = ("gen", f"steps.py::{name}", *W, *words, "--accumulate", "3", "--output-format", "json")
     made = steps.run(*asked)
     assert made.exit_code == 0, made.stderr
     document = json.loads(made.stdout)
@@ -219,6 +273,12 @@ def test_what_is_the_same_for_each_microbatch_is_kept(
         ("with_predictions", (), ("`predicted` is of each example", "steps.py:50")),
         ("weighted", (), ("is needed of the whole batch", "steps.py:58")),
         ("sharpness", (), ("would be gone through twice", "steps.py:107")),
+        ("softened", MASK, ("`mask` is one value", "a name of its own", "steps.py:144")),
+        (
+            "late",
+            MASK,
+            ("`count()` is needed of the whole batch", "not bound by one assignment", "steps.py:152"),
+        ),
         ("in_a_lambda", (), ("is needed of the whole batch", "of the lambda", "steps.py:112")),
     ],
 )

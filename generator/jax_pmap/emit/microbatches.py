@@ -234,21 +234,29 @@ class Divided:
             for n in own_nodes(function.body)
             if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
         ]
-        values: dict[str, list[ast.expr]] = {name: [] for name in bound_names(function.body)}
-        for statement in function.body:
+        # Each name's values in turn, with which statement of the function gives it.
+        values: dict[str, list[tuple[int, ast.expr]]] = {name: [] for name in bound_names(function.body)}
+        for index, statement in enumerate(function.body):
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 for name, value in _parts(statement.targets[0], statement.value):
-                    values.setdefault(name, []).append(value)
+                    values.setdefault(name, []).append((index, value))
+        given = {each.arg for each in parameters(function.args)}
+        here = next((i for i, each in enumerate(function.body) if operand in _own(each)), None)
 
-        def inline(expression: ast.expr, depth: int) -> ast.expr:
+        def inline(expression: ast.expr, at: int | None) -> ast.expr:
             found: dict[str, ast.expr] = {}
+            # A function inside sees what a name is when it is called, not where it stands.
+            own = {n.id for n in _own(expression) if isinstance(n, ast.Name)} if at is not None else set()
             for name in _reads(expression) & values.keys():
-                if len(values[name]) != 1 or written.count(name) != 1 or depth > 16:
+                ahead = [(i, v) for i, v in values[name] if at is None or i < at]
+                several = name not in own and (name in given or len(values[name]) > 1)
+                if several or len(values[name]) != written.count(name) or not (ahead or name in given):
                     raise LookupError(f"`{name}` is not bound by one assignment alone")
-                found[name] = inline(values[name][0], depth + 1)
+                if ahead:
+                    found[name] = inline(ahead[-1][1], ahead[-1][0])
             return _Substituted(found).visit(copy.deepcopy(expression))  # type: ignore[no-any-return]
 
-        return inline(operand, 0)
+        return inline(operand, here)
 
     def _given(self, name: str, parameters: Sequence[str], used: Collection[str]) -> dict[str, ast.expr]:
         """What the body gives to parameters of a function that it calls once.
@@ -264,6 +272,9 @@ class Divided:
         at: ast.AST = next(n for n in uses if isinstance(n.ctx, ast.Load))
         by: tuple[int, ...] = ()
         call = parents[at]
+        bound: list[ast.keyword] = []
+        if isinstance(call, ast.Call) and call.func is not at and self._is_bound(call):
+            bound, at, call = call.keywords, call, parents[call]
         if isinstance(call, ast.Call) and call.func is not at:
             if not call.args or call.args[0] is not at:
                 raise LookupError(f"what `{name}` is called with does not stand in the body")
@@ -291,13 +302,18 @@ class Divided:
         if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
             raise LookupError(f"`{name}` is called with `*` or `**`")
         given = dict(zip(parameters, call.args, strict=False))
-        given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+        given |= {k.arg: k.value for k in (*bound, *call.keywords) if k.arg is not None}
         for parameter in used:
             if parameter not in given:
                 raise LookupError(f"`{parameter}` is not given where `{name}` is called")
             if parameter in parameters and parameters.index(parameter) in by:
                 raise LookupError(f"it depends on `{parameter}`, by which `{name}` is differentiated")
         return {parameter: given[parameter] for parameter in used}
+
+    def _is_bound(self, call: ast.Call) -> bool:
+        """Whether a call is of `functools.partial`, and binds sums that were moved here, or other names."""
+        partial = ast.unparse(call.func) == f"{self.n.functools}.partial"
+        return partial and len(call.args) == 1 and bool(call.keywords)
 
     # --- dividing --------------------------------------------------------------------------------
 
@@ -352,14 +368,8 @@ class Divided:
                 continue
             tree = ast.parse(self.body)
             use = next(n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == found.function)
-            around = next(
-                (
-                    n
-                    for n in ast.walk(tree)
-                    if isinstance(n, ast.Call) and use in n.args and ast.unparse(n.func).endswith(".partial")
-                ),
-                None,
-            )
+            calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and use in n.args)
+            around = next(filter(self._is_bound, calls), None)
             if around is not None:
                 self.body = _inserted(self.body, around.keywords[-1].value, f", {total}={total}")
             else:
@@ -479,6 +489,7 @@ class Divided:
                 part = _slice([each for each in local if each.binds], sorted(statement.summed), whole)
                 if not all(map(_is_small, part)):
                     raise _twice(statement.text.partition(" = ")[2], statement.text)
+                _check_again(part)
                 yield from (each.text for each in part)
                 yield statement.text
                 continue
@@ -493,6 +504,7 @@ class Divided:
                 part = _slice(local, outputs, whole)
                 kept: list[str] = []
                 if all(map(_is_small, part)):
+                    _check_again(part)
                     yield from (each.text for each in part)
                 elif stages:
                     raise _twice(", ".join(outputs), statement.text)
@@ -655,6 +667,20 @@ def _two_values(name: str, statement: _Statement) -> Indivisible:
         "Give each value a name of its own",
         statement.text,
     )
+
+
+def _check_again(part: Sequence[_Statement]) -> None:
+    """Refuse statements that would give another value where they stand once more, in the loop.
+
+    Raises:
+        Indivisible: one binds anew a name that it, or one ahead of it, takes from around them.
+    """
+    read, bound = set[str](), set[str]()
+    for each in part:
+        read |= each.reads - bound
+        bound |= each.binds
+        if bound & read:
+            raise _two_values(min(bound & read), each)
 
 
 def _in_order(names: Sequence[str], local: Sequence[_Statement]) -> list[str]:
