@@ -51,6 +51,10 @@ def scaled(w, x):
     return jnp.mean(jnp.tanh(x * (jnp.zeros((24, 5)) + w[:, 0])))
 
 
+def by_root(w, x):
+    return jnp.sum((x @ w) ** 2) / len(x) ** 0.5
+
+
 def first(w, x):
     return jnp.sum(jnp.squeeze(x @ w[:, :1])[:3] ** 2)
 
@@ -122,6 +126,8 @@ def rows(shared: Project) -> Project:
         ("totals", TABLE, (4, 8, 12), "4 1 row for a device, or in all\n"),
         # One row is no axis there, and its square is its mean all the same.
         ("error", TABLE, (4, 8), ""),
+        # A number that changes with the rows is no other way.
+        ("by_root", WIDE, (4, 8, 20), ""),
         ("along_time", SERIES, (20, 24, 28), "20 5 rows for a device, or in all\n"),
         # One row is scaled by each of 24, and counts 24 times.
         ("scaled", TABLE, (4, 24), "4 1 row for a device, or in all\n"),

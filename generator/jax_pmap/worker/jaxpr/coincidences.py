@@ -126,7 +126,7 @@ def same(one: Program, other: Program) -> bool:
 
 
 def alike(few: Program, more: Program, many: Program) -> bool:
-    """Whether programs differ only by numbers in proportion to the rows, or inversely.
+    """Whether programs differ only by numbers in proportion to the rows, or to a power of them.
 
     One that is 0 in some of them, and not in all, tells nothing there of what is done with it. Of arrays that
     grow with the rows the least, the largest and the mean number count.
@@ -147,13 +147,16 @@ def alike(few: Program, more: Program, many: Program) -> bool:
     if not (np.array_equal(x == 0, y == 0) and np.array_equal(x == 0, z == 0)):
         return False
     times = (many.rows - few.rows) / (more.rows - few.rows)
+    powers = np.log(many.rows / few.rows) / np.log(more.rows / few.rows)
 
     def straight(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         grows = np.isclose(c - a, times * (b - a), rtol=1e-5, atol=1e-9)
         return np.asarray(grows | ((a == b) & (b == c)) | (np.isnan(a) & np.isnan(c)))
 
     with np.errstate(all="ignore"):
-        return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
+        # Of one sign: `len(x) ** 0.5`, and what is divided by it.
+        power = np.isclose(np.log(z / x), powers * np.log(y / x), rtol=1e-5, atol=1e-9)
+        return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z) | power))
 
 
 def _summary(array: np.ndarray) -> list[float]:
