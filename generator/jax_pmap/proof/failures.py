@@ -156,7 +156,10 @@ def too_few(skipped: Sequence[protocol.Skipped], batch: int, target: Target) -> 
         f"`{target.facts.name}` takes a batch of {batch}, but {fails} on {sizes}, cut for "
         f"{' and '.join(str(each.devices) for each in skipped)} devices: "
         f"{error_line(error)}",
-        ROUND_BATCH,
+        ROUND_BATCH
+        if batch % 24
+        else f"Give example inputs with a larger batch: of {batch} rows a share has too few, or a number "
+        f"that `{target.facts.name}` does not take",
         target.facts.span,
         error_details(error),
     )

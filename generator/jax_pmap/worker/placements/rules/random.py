@@ -10,6 +10,9 @@ from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import Downward, Index, OwnKey, OwnKeys, Placement, Replicated, Sharded
 from .elementwise import describe, power_of
 
+#: Of numbers for what is divided, the examples or a parameter.
+DRAWN_ALIKE = "every device draws the numbers of its part with the same key, and so the same numbers"
+
 
 @rule("rng_uniform")
 def stateful(eq: Equation, *places: Placement, **_: Any) -> Result:
@@ -45,9 +48,7 @@ def keyed(eq: Equation, *places: Placement, **_: Any) -> Result:
         places = tuple(place for place in places if not isinstance(place, Sharded))
     elif eq.name == "random_gamma" and any(isinstance(place, Sharded) for place in places):
         if not isinstance(places[0], Sharded):
-            raise Stuck(
-                "random numbers for examples are drawn with one key on all devices, which draw the same"
-            )
+            raise Stuck(DRAWN_ALIKE)
     sharded = {place for place in places if isinstance(place, Sharded)}
     results = range(len(eq.outputs[0]))
     if sharded:
@@ -61,9 +62,7 @@ def keyed(eq: Equation, *places: Placement, **_: Any) -> Result:
         if isinstance(axis, OwnKeys):
             found.append(Same(axis))
         elif axis is not None and not own:
-            raise Stuck(
-                "random numbers for examples are drawn with one key on all devices, which draw the same"
-            )
+            raise Stuck(DRAWN_ALIKE)
         elif axis is None and own and eq.name in ("random_bits", "random_gamma"):
             raise Stuck("random numbers for all devices are drawn with a key of this device's own")
         else:
