@@ -1,5 +1,6 @@
 """Functions of the user's that the target calls: found, watched, looked into and carried."""
 
+import json
 import textwrap
 
 from project import Project
@@ -370,3 +371,33 @@ def test_a_target_made_like_what_is_learned_is_no_batch(shared: Project) -> None
     made = shared.run("plan", "followed.py::step", "--inputs", "followed.py::inputs")
     assert made.exit_code == 0 and "left batch axis 0" in made.words, made.stderr
     assert "target replicated" in made.words and "online replicated" in made.words, made.stderr
+
+
+def test_layers_to_and_from_one_width_are_no_batch(shared: Project) -> None:
+    """A helper takes their gradient, so neither the body nor a name says that they are parameters."""
+    shared.write(
+        "update.py",
+        """\
+        import jax
+        import jax.numpy as jnp
+
+
+        def loss(p, d):
+            return jnp.mean((jnp.tanh(d["x"] @ p["up"]) @ p["down"] - d["y"][:, None]) ** 2)
+
+
+        def updated(loss, p, d):
+            value, grads = jax.value_and_grad(loss)(p, d)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, p, grads), value
+
+
+        def step(p, d):
+            return updated(loss, p, d)
+        """,
+    )
+    words = ("--arg", "p={up: f32[8,16], down: f32[16,8]}", "--arg", "d={x: f32[24,8], y: f32[24]}")
+    found = json.loads(shared.run("plan", "update.py::step", *words, "--output-format", "json").stdout)
+    assert {each["name"]: each["role"] for each in found["plan"]["arguments"]} == {
+        "p": "replicated",
+        "d": "batch",
+    }

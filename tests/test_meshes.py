@@ -357,6 +357,13 @@ def test_explicit_mode_is_for_jit_code_whose_types_say_all(shared: Project) -> N
     says = ("explicit mode does not say", "ontracting dimensions are sharded", "Leave out --explicit")
     place = ("step.py:6:", '@ params["down"]')
     shared.refused("JP046", *asked, says=(*says, *place), exit_code=1)
+    # Some functions ask by an error of their own.
+    repeated = STEP.replace('params["down"]', 'jnp.repeat(params["down"], 2, 0)[::2]')
+    assert repeated != STEP
+    shared.write("repeated.py", repeated)
+    asked = ("gen", "repeated.py::step", *WORDS, *ASKED, "--explicit")
+    says = ("explicit mode does not say", "sharding to `jnp.repeat` via", "Leave out --explicit")
+    shared.refused("JP046", *asked, says=says, exit_code=1)
     for form in ("shard_map", "auto"):
         words = [each if each != "jit" else form for each in (*WORDS, "--explicit")]
         shared.refused("JP046", "plan", "step.py::step", *words, says=("Use --backend jit",), exit_code=1)

@@ -705,8 +705,13 @@ def has_rows(argument: Described) -> bool:
 
     Beside what is (time, batch, …), a carried state is (batch, …).
     """
-    shapes = [leaf["shape"] for leaf in argument["leaves"] if leaf["category"] == "array" and leaf["shape"]]
-    return not shapes or any(all(size in shape[:2] for shape in shapes) for size in shapes[0][:2])
+    shapes = [
+        leaf["shape"][:2] for leaf in argument["leaves"] if leaf["category"] == "array" and leaf["shape"]
+    ]
+    common = {size for size in shapes[0] if all(size in shape for shape in shapes)} if shapes else set()
+    # Layers from and to one width, (8, 16) and (16, 8), have both sizes, and each at either axis.
+    apart = {size for size in common if len({shape.index(size) for shape in shapes}) > 1}
+    return not shapes or bool(common - apart) or len(apart) == 1
 
 
 def split_axis(text: str) -> tuple[str, int]:

@@ -14,8 +14,9 @@ from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Raised
 
-#: What jax raises where the types of arrays leave open how a result lies.
-UNTYPED = "ShardingTypeError"
+#: What jax raises where the types of arrays leave open how a result lies; functions of `jax.numpy` that may
+#: be told raise a `ValueError` that names the parameter.
+UNTYPED, TOLD = "ShardingTypeError", "`out_sharding`"
 #: Why nothing is run where that was asked for.
 NO_RUN = "--no-run"
 

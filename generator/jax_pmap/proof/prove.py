@@ -14,7 +14,7 @@ from jax_pmap.planning.coupling import fails_in_any_map
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
-from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
+from jax_pmap.proof.ended import NO_RUN, TOLD, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.proof.failures import apart_by_size, couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
@@ -340,7 +340,7 @@ class _Proof:
         target, statics = self.target, derived.comparison.overrides
         if check.uneven:
             return RefusalError(uneven(check, found, target, self.how.remainder, derived.derivation, statics))
-        if found.error is not None and found.error.type == UNTYPED:
+        if found.error is not None and (found.error.type == UNTYPED or TOLD in found.error.message):
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
         if found.error is not None and not self.how.global_view:
