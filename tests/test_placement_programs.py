@@ -1036,6 +1036,30 @@ def test_columns_that_are_none_are_joined_with_examples() -> None:
     assert derived(program, (X,), (S,), R).complete
 
 
+@pytest.mark.parametrize(
+    ("table", "complete"),
+    [
+        (lambda rows: np.tril(np.ones((rows, 3, 3))), True),
+        (lambda rows: np.tile(np.arange(3.0), (rows, 1))[:, None], True),
+        # Numbers of the rows are others on each device, and so is what is like its neighbour alone.
+        (lambda rows: np.arange(rows)[:, None, None] * np.ones((rows, 1, 3)), False),
+        (lambda rows: (np.arange(rows) // (rows // 2))[:, None, None] * np.ones((rows, 1, 3)), False),
+        (lambda rows: np.full((rows, 3, 3), float(rows)), False),
+        (lambda rows: np.tile(np.arange(3.0) * rows, (rows, 1))[:, None], False),
+    ],
+)
+def test_tables_of_numpy_with_a_row_for_each_example(table: Callable[[int], Any], complete: bool) -> None:
+    """A mask that NumPy makes of the number of rows is divided with them, where all its rows are alike."""
+
+    def program(axis: str | None, w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.mean(jnp.tanh(table(x.shape[0]) * (x * w)[:, None, :]) ** 2)
+
+        return mean(axis, jax.grad(loss)(w))
+
+    assert derived(program, (W, X), (R, S), R).complete is complete
+
+
 @pytest.mark.parametrize("how", ["stack", "select"])
 def test_what_a_loop_keeps_and_nobody_returns_has_zeros_for_a_gradient_at_first(how: str) -> None:
     """Zeros are a share of zeros, whatever else is divided by the rows."""

@@ -79,7 +79,6 @@ from .terms import (
     kind_of,
     linear_in,
     name_of,
-    written,
 )
 
 #: Powers of the device count that numbers in a trace may have.
@@ -438,16 +437,16 @@ class Interpreter:
             return False
 
     def _known_shapes(self, arrays: Sequence[np.ndarray]) -> Value:
-        """A constant whose shape depends on the share: known where it is one number throughout."""
-        values = {array.flat[0].item() for array in arrays if array.size}
-        if len(values) == 1 and all(array.size and np.all(array == array.flat[0]) for array in arrays):
-            shapes = [array.shape for array in arrays]
-            places = self._sharded_by_shape(shapes)
-            if places is not None:
-                whole = self.whole_shape(shapes, places)
-                if whole is not None:
-                    dtype = str(arrays[0].dtype)
-                    return Value(self.terms.fill(written(values.pop(), dtype), whole, dtype), places)
+        """A constant whose shape depends on the share: known where it holds the same for every row."""
+        shapes = [array.shape for array in arrays]
+        places = self._sharded_by_shape(shapes)
+        whole = self.whole_shape(shapes, places) if places is not None else None
+        if places is not None and whole is not None and all(array.size for array in arrays):
+            (place,) = places
+            assert isinstance(place, Sharded)
+            row = np.take(arrays[0], [0], place.axis)
+            if all(array.tobytes() == np.broadcast_to(row, array.shape).tobytes() for array in arrays):
+                return Value(self.terms.constant(np.broadcast_to(row, whole)), places)
         return self.unknown("an array that is known while tracing depends on the size of the share")
 
     def _sharded_by_shape(self, shapes: Sequence[Shape]) -> "tuple[Placement, ...] | None":
