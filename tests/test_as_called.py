@@ -456,3 +456,32 @@ def test_an_object_that_keeps_what_was_traced_is_refused(shared: Project) -> Non
     shared.write("counter.py", COUNTER)
     args = ("counter.py::Average.add", "--run", "python counter.py", "--in-place")
     shared.refused("JP049", "gen", *args, says=("`add` changes `self.mean`",), exit_code=1)
+
+
+NETWORKS = """
+import jax
+import jax.numpy as jnp
+
+
+class Network:
+    def __init__(self, width):
+        self.width = width
+
+
+def step(networks, w, x, key):
+    noise = jax.random.normal(key, x.shape)
+    return networks["policy"].width * jnp.mean((x + noise) @ w) + networks["critic"].width
+
+
+def inputs():
+    x = jax.random.normal(jax.random.key(0), (24, 3))
+    return {"policy": Network(2), "critic": Network(3)}, jnp.ones(3), x, jax.random.key(1)
+"""
+
+
+def test_dicts_of_objects_keep_their_order_in_the_proof(shared: Project) -> None:
+    """jax sorts the keys of what it puts together again, and the emitted code takes the dict of the proof."""
+    shared.write("networks.py", NETWORKS)
+    made = shared.run("gen", "networks.py::step", "--inputs", "networks.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "Constant(networks)" in made.stdout and "equal for equal draws" in made.stderr

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import sharing
 from .exceptions import summary
-from .leaves import category, dtype_of, leaf_paths, shape_of, to_host
+from .leaves import category, dtype_of, in_order, leaf_paths, shape_of, to_host
 from .protocol import Problem
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -161,7 +161,7 @@ def changed(before: tuple[list[Any], Any], value: Any) -> bool:
 def fresh(value: Any) -> Any:
     """The same leaves in containers of their own, so that changes in place do not reach `value`."""
     leaves, tree = jax.tree.flatten(value)
-    return tree.unflatten(leaves)
+    return in_order(tree.unflatten(leaves), value)
 
 
 def own(values: Mapping[str, Any], names: Collection[str]) -> Values:
@@ -248,7 +248,8 @@ def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:
         if name in chained:
             numbers = ("bool", "int", "float", "complex")
             leaves = [np.asarray(leaf) if category(leaf) in numbers else leaf for leaf in leaves]
-        out[name] = tree.unflatten([fixed.get(index, leaf) for index, leaf in enumerate(leaves)])
+        made = tree.unflatten([fixed.get(index, leaf) for index, leaf in enumerate(leaves)])
+        out[name] = in_order(made, value)
     return out
 
 

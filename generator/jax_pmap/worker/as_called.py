@@ -36,10 +36,10 @@ from .call_traces import (
     where_parted,
 )
 from .exceptions import describe_exception, summary
-from .following import Followed, follow, in_order, of_inputs
+from .following import Followed, follow, of_inputs
 from .in_numpy import TRIED, InNumpy
 from .jaxpr.trace import leaf_names
-from .leaves import is_abstract, leaf_paths
+from .leaves import in_order, is_abstract, leaf_paths
 from .protocol import Apart, CallComparison, CompareWithCall, Narrowed, Problem, Site
 from .rebound import changed_later
 from .target import current

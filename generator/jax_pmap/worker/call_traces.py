@@ -16,9 +16,9 @@ from .arguments import Packed, Values
 from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
 from .distance import distance
-from .following import Followed, in_order
+from .following import Followed
 from .jaxpr.versions import bind
-from .leaves import category, is_key
+from .leaves import category, in_order, is_key
 from .protocol import Apart, Site
 from .rounded import evaluated
 from .same_operations import Same

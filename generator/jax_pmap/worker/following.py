@@ -16,7 +16,7 @@ from .arguments import Packed, Values
 from .budget import size as operations
 from .jaxpr import symbolic
 from .jaxpr.trace import NUMBERS, Traced, abstract_leaves, of_its_own
-from .leaves import category, is_key, leaf_paths, shape_of, skeleton
+from .leaves import category, in_order, is_key, leaf_paths, shape_of, skeleton
 from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
 from .type_tests import Watch, identified, may_part, parted
@@ -229,23 +229,6 @@ def _returned(out: Any, given: Values, packed: Packed, mutated: Mapping[str, boo
         (row["path"], row["dtype"]) for row in rows if row["category"] == "opaque" and not row["constant"]
     )
     return Returned(rows, skeleton(out), tuple(kept), opaque, mutated)
-
-
-def in_order(value: Any, like: Any) -> Any:
-    """A value with the keys of its dicts in the order that they have in another one of its form."""
-    kind = type(like)
-    if type(value) is not kind:
-        return value
-    if kind is dict and value.keys() == like.keys():
-        made = {key: in_order(value[key], part) for key, part in like.items()}
-        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
-        return value if same else made
-    if isinstance(like, tuple | list) and len(value) == len(like):
-        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
-        if all(part is other for part, other in zip(parts, value, strict=True)):
-            return value
-        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    return value
 
 
 # --- made once ------------------------------------------------------------------------------

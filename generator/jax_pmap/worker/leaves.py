@@ -118,6 +118,26 @@ def data_fields(node: Any, children: int) -> list[str]:
     return names if sorted(names) == sorted(fields) else []
 
 
+def in_order(value: Any, like: Any) -> Any:
+    """A value with the keys of its dicts in the order that they have in another one of its form.
+
+    What jax puts together again has them sorted, and code that is not compiled may go through them.
+    """
+    kind = type(like)
+    if type(value) is not kind:
+        return value
+    if kind is dict and value.keys() == like.keys():
+        made = {key: in_order(value[key], part) for key, part in like.items()}
+        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
+        return value if same else made
+    if isinstance(like, tuple | list) and len(value) == len(like):
+        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
+        if all(part is other for part, other in zip(parts, value, strict=True)):
+            return value
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return value
+
+
 def to_host(value: Any) -> Any:
     """`value` with its jax arrays (not its keys) copied to NumPy, so that no call can delete them."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
@@ -150,7 +170,7 @@ def to_float64(value: Any) -> Any:
                     return jax.ShapeDtypeStruct(leaf.shape, wide) if abstract else np.asarray(leaf, wide)
         return leaf
 
-    return jax.tree.map(cast, value)
+    return in_order(jax.tree.map(cast, value), value)
 
 
 def is_abstract(value: Any) -> bool:

@@ -22,7 +22,7 @@ from .distance import distance, same_bits
 from .exceptions import describe_exception
 from .generator import moved
 from .jaxpr.trace import LCM
-from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
+from .leaves import category, in_order, is_key, is_key_leaf, leaf_paths, shape_of, to_host
 from .protocol import Call, Failure, Object, Problem
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
@@ -222,7 +222,7 @@ def shape_of_any(value: Any) -> tuple[int, ...]:
 def copied(values: Values) -> Values:
     """The same in containers and arrays of their own, for code that changes them in place."""
     own: Values = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, dict(values))
-    return own
+    return {name: in_order(value, values[name]) for name, value in own.items()}
 
 
 def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Values | None" = None) -> Values:
