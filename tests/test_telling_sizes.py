@@ -481,3 +481,26 @@ def test_chunks_are_run_on_shares_that_leave_some_of_one_over(shared: Project) -
     words = ("gen", "branches.py::in_chunks", "--arg", "x=f32[24]")
     found = shared.refused("JP045", *words, exit_code=1)
     assert "on 8 devices with a batch of 32792" in found.words
+
+
+MASKED = """\
+import jax.numpy as jnp
+import numpy as np
+
+
+def masked(w, x):
+    mask = np.tril(np.ones((len(x), 512, 512)))
+    return jnp.mean((x @ w)[:, None, :1] * mask)
+
+
+def inputs():
+    return jnp.eye(3), jnp.arange(72.0).reshape(24, 3) / 72
+"""
+
+
+def test_masks_of_numpy_for_millions_of_rows_are_not_made(project: Project) -> None:
+    """What it holds for each row is seen on some hundreds, before there is no room for it."""
+    project.write("masked.py", MASKED)
+    made = project.run("gen", "masked.py::masked", "--inputs", "masked.py::inputs", "--memory", "3G")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr and "all_gather" not in made.stdout

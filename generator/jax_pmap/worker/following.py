@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from .type_tests import Watch, identified, may_part, parted
 
 #: Operations in all traces that are kept for another time.
 KEPT = 50_000
+#: Bytes of the arrays that NumPy made for their rows, in all of them and in one.
+HELD = 1 << 28
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
 
@@ -328,6 +331,10 @@ def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequenc
     """A function of packed values, traced with these leaves: that trace of the target, where there is one.
 
     Several stages ask for the same sizes. The latest traces are kept, up to `KEPT` operations in all.
+
+    Raises:
+        OverflowError: NumPy would make arrays of more than `HELD` bytes in it, as smaller ones tell: a mask
+            for each example, ``np.tril(np.ones((len(x), t, t)))``, for millions of them.
     """
     target = current()
     if function != target.reference:
@@ -341,12 +348,35 @@ def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequenc
     if at is not None:
         latest = kept.pop(at)
     else:
+        if _held_for(kept, leaves) > HELD:
+            raise OverflowError("the arrays of NumPy in it are too large")
         made = Traced.of(function, packed, leaves)
         latest = Kept(made, packed, [*leaves], bool(jax.config.jax_enable_x64))
     kept.insert(0, latest)
     lengths = itertools.accumulate(operations(each.program.jaxpr) for each in kept)
-    del kept[sum(length <= KEPT for length in lengths) :]
+    sizes = itertools.accumulate(map(_held, kept))
+    del kept[sum(n <= KEPT and held <= HELD for n, held in zip(lengths, sizes, strict=True)) :]
     return latest.program
+
+
+def _held(made: Kept) -> int:
+    """Bytes of the arrays in a trace."""
+    return sum(getattr(each, "nbytes", 0) for each in made.program.jaxpr.consts)
+
+
+def _held_for(kept: Sequence[Kept], leaves: Sequence[Any]) -> float:
+    """The same of a trace of more rows, by those that are there; parameters in it are as large for any."""
+
+    def elements(given: Sequence[Any]) -> int:
+        sizes = [math.prod(shape_of(leaf)) for leaf in given]
+        return 0 if any(map(is_symbolic_dim, sizes)) else sum(sizes)
+
+    known = sorted((elements(each.given), _held(each)) for each in kept)
+    asked = elements(leaves)
+    if not known or known[0][0] == known[-1][0] or asked <= known[-1][0]:
+        return 0
+    (few, least), (more, most) = known[0], known[-1]
+    return least + (most - least) / (more - few) * (asked - few)
 
 
 def is_given_alike(statics: Sequence[str]) -> bool:
