@@ -458,6 +458,56 @@ def test_an_object_that_keeps_what_was_traced_is_refused(shared: Project) -> Non
     shared.refused("JP049", "gen", *args, says=("`add` changes `self.mean`",), exit_code=1)
 
 
+REBOUND = """
+import jax
+import jax.numpy as jnp
+
+
+def loss(w, batch):
+    batch["y"] = batch["y"] - 1.0
+    return jnp.mean((batch["x"] @ w - batch["y"]) ** 2)
+
+
+def step(w, batch):
+    batch["y"] = 2.0 * batch["y"]
+    return w - 0.1 * jax.grad(loss)(w, batch)
+
+
+step = jax.jit(step)
+
+
+class Agent:
+    def update(agent, w, batch):
+        return w - 0.1 * jax.grad(loss)(w, batch)
+
+    update = jax.jit(update, static_argnums=0)
+
+    def late(agent, w, batch):
+        return w - 0.1 * jax.grad(loss)(w, batch)
+
+
+def inputs():
+    x = jax.random.normal(jax.random.key(0), (24, 3))
+    return jnp.ones(3), {"x": x, "y": x.sum(axis=1)}
+
+
+def with_agent():
+    return Agent(), *inputs()
+"""
+
+
+def test_what_is_compiled_under_its_own_name_changes_no_dict_of_its_caller(shared: Project) -> None:
+    """``step = jax.jit(step)`` is what the caller has, in the class body too: as with the decorator."""
+    shared.write("rebound_agent.py", REBOUND)
+    made = shared.run("gen", "rebound_agent.py::step", "--inputs", "rebound_agent.py::inputs")
+    assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
+    words = ("--inputs", "rebound_agent.py::with_agent", "--in-place", "--diff")
+    made = shared.run("gen", "rebound_agent.py::Agent.update", *words)
+    assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
+    says = ("`late` changes its argument `batch` in place",)
+    shared.refused("JP049", "gen", "rebound_agent.py::Agent.late", *words, says=says, exit_code=1)
+
+
 NETWORKS = """
 import jax
 import jax.numpy as jnp

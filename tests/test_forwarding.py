@@ -305,3 +305,72 @@ def test_a_name_that_a_script_gives_to_another_function_is_refused(shared: Proje
         says = (f"`{name}` is another function from line {line} on", f"script.py:{line - 4}:")
         words = ("gen", f"script.py::{name}", "--inputs", "script.py::batch")
         shared.refused("JP042", *words, says=says, exit_code=1)
+
+
+TYPED = """
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, jaxtyped
+
+import type_checks
+from type_checks import twice
+
+typed = jaxtyped(typechecker=None)
+
+
+@typed
+def loss(w: Float[Array, "d"], x: Float[Array, "n d"]):
+    return jnp.sqrt(jnp.mean((x @ w) ** 2))
+
+
+@typed
+@jax.jit
+def by_name(w: Float[Array, "d"], x: Float[Array, "n d"]):
+    return w - 0.1 * jax.grad(loss)(w, x)
+
+
+@type_checks.typed
+def by_module(w, x):
+    return w - 0.1 * jax.grad(loss)(w, x)
+
+
+@twice
+def by_twice(w, x):
+    return w - 0.1 * jax.grad(loss)(w, x)
+
+
+def batch():
+    return jnp.ones(3), jax.random.normal(jax.random.key(0), (24, 3))
+"""
+CHECKS = """
+import functools
+from typing import TypeVar, cast
+
+from jaxtyping import jaxtyped
+
+F = TypeVar("F")
+
+
+def typed(function: F) -> F:
+    \"\"\"Checks the types of what a function is called with.\"\"\"
+    return cast(F, functools.partial(jaxtyped, typechecker=None)(function))
+
+
+def twice(function):
+    return lambda w, x: 2.0 * jaxtyped(function, typechecker=None)(w, x)
+"""
+
+
+def test_a_name_of_the_users_for_what_checks_types_is_that(shared: Project) -> None:
+    pytest.importorskip("jaxtyping")
+    shared.write("type_checks.py", CHECKS)
+    shared.write("typed.py", TYPED)
+    for name in ("by_name", "by_module"):
+        made = shared.run("gen", f"typed.py::{name}", "--inputs", "typed.py::batch")
+        assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
+    made = shared.run("gen", "typed.py::by_module", "--inputs", "typed.py::batch", "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    # It checks the whole batch, as before.
+    assert " @type_checks.typed\n def by_module(w, x):" in made.stdout
+    words = ("gen", "typed.py::by_twice", "--inputs", "typed.py::batch", "--in-place")
+    shared.refused("JP042", *words, says=("`@twice`",), exit_code=1)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
+from jax_pmap.planning.as_called import is_compiled
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.scopes import names_in, root_name
 from jax_pmap.worker.protocol import Mutated
 
@@ -86,7 +86,7 @@ def _switch_of_mode(target: Target, name: str) -> ast.Call | None:
 
 def _check_written(target: Target, loaded: Loaded) -> None:
     """Refuse changes that the source shows, of dicts, lists and what is outside the function."""
-    if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
+    if is_compiled(target):
         return
     _check_outside(target)
     containers = {

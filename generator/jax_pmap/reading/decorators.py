@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
 from jax_pmap.reading.runs import made_inside
-from jax_pmap.reading.wrappers import passes_on
+from jax_pmap.reading.wrappers import observer, passes_on
 from jax_pmap.syntax.library import (
     BATCHERS,
     COMPILERS,
@@ -15,6 +15,7 @@ from jax_pmap.syntax.library import (
     KEY_SPLITTERS,
     MAPPERS,
     MARKERS,
+    OBSERVERS,
     RECOMPUTERS,
     SCANS,
 )
@@ -22,20 +23,7 @@ from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
 from jax_pmap.syntax.scopes import parameters, positional
 
-#: Give names to what runs, or check it, and leave every result as it is.
-_OBSERVERS = frozenset(
-    {
-        "jax.named_call",
-        "jax.named_scope",
-        "jax.profiler.annotate_function",
-        "chex.assert_max_traces",
-        "beartype.beartype",
-        "jaxtyping.jaxtyped",
-        "typeguard.typechecked",
-    }
-)
-
-SET_ASIDE = COMPILERS | MAPPERS | MARKERS | _OBSERVERS
+SET_ASIDE = COMPILERS | MAPPERS | MARKERS | OBSERVERS
 #: What a copy of a function has as the function does: with another body, they do the same to another one.
 KEPT = RECOMPUTERS | GRADIENTS | BATCHERS | SCANS | KEY_SPLITTERS
 
@@ -53,6 +41,8 @@ def read_decorators(parsed: ParsedSource, *, given_back: bool = False) -> tuple[
         text = parsed.segment(expression)
         made = parsed.decoration(parsed.definition, expression)
         name = made.qualname if made is not None else text
+        if name not in SET_ASIDE:
+            name = observer(parsed, expression) or name
         known = name in SET_ASIDE
         passes = not known and (given_back or passes_on(parsed, expression))
         rows.append(Decorator(text, name, known or passes, parsed.span(expression), passes))
@@ -101,7 +91,11 @@ def _bound_before(parsed: ParsedSource, expression: ast.expr) -> int | None:
     """How many leading parameters of the target are bound in an expression that stands for it, or None."""
     method = bool(parsed.enclosing) and isinstance(parsed.enclosing[-1], ast.ClassDef)
     if isinstance(expression, ast.Name):
-        return 0 if not method and expression.id == parsed.definition.name else None
+        if expression.id != parsed.definition.name:
+            return None
+        # ``update = jax.jit(update)`` in the class body, where the method is a function still.
+        found = parsed.bindings(expression) or ()
+        return 0 if not method or any(each.value is parsed.definition for each in found) else None
     if isinstance(expression, ast.Attribute) and method and expression.attr == parsed.definition.name:
         by_class = getattr(expression.value, "id", None) == parsed.enclosing[-1].name
         return 0 if by_class or not receiver_of(parsed) else 1

@@ -7,8 +7,9 @@ import functools
 from pathlib import Path
 
 from jax_pmap.sources import module_in
+from jax_pmap.syntax.library import OBSERVERS
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.resolve import Resolver, returned_by
 from jax_pmap.syntax.scopes import bound_names, names_in, own_nodes
 
 #: What waits for a result, and gives it back.
@@ -32,6 +33,56 @@ def passes_on(parsed: ParsedSource, decorator: ast.expr) -> bool:
             return False
         found = inner[0]
     return _gives_back(found) or _wraps(names, found)
+
+
+def observer(parsed: ParsedSource, decorator: ast.expr) -> str | None:
+    """The library's decorator that one of the user's is, if that only checks what it wraps, or names it.
+
+    Such as ``typed = jaxtyped(typechecker=beartype)``, or ``def typed(f): return jaxtyped(f, …)``, here or in
+    another file of the project.
+    """
+    return _observer(parsed, parsed.source.root, decorator, 8)
+
+
+def _observer(names: Resolver, root: Path, decorator: ast.AST | None, steps: int) -> str | None:
+    if decorator is None or not steps:
+        return None
+    name = names.qualname(decorator)
+    if name in OBSERVERS:
+        return name
+    if isinstance(decorator, ast.Call):
+        if names.qualname(decorator.func) == "functools.partial" and len(decorator.args) == 1:
+            return _observer(names, root, decorator.args[0], steps - 1)
+        # Options alone: what it makes of them is a decorator still.
+        return _observer(names, root, decorator.func, steps - 1) if not decorator.args else None
+    if isinstance(decorator, ast.FunctionDef):
+        given = decorator.args
+        if len(given.args) != 1 or given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg:
+            return None
+        body = decorator.body[1:] if ast.get_docstring(decorator) is not None else decorator.body
+        if len(body) != 1 or decorator.decorator_list:
+            return None
+        applied = _applied_to(names, returned_by(decorator), given.args[0].arg)
+        return _observer(names, root, applied, steps - 1)
+    if name is not None and names.is_imported(decorator):
+        module, _, name = name.rpartition(".")
+        path = module_in(root, module) if module else None
+        other = _names(path) if path is not None else None
+        if other is None:
+            return None
+        found = other.top.values.get(name) or other.bound_once(other.tree, name)
+        return _observer(other, root, found, steps - 1)
+    made = names.assigned(decorator)
+    return _observer(names, root, made, steps - 1) if made is not decorator else None
+
+
+def _applied_to(names: Resolver, value: ast.expr | None, given: str) -> ast.expr | None:
+    """What is called with `given` alone, and maybe with options, in an expression that is this call."""
+    if isinstance(value, ast.Call) and names.qualname(value.func) == "typing.cast" and len(value.args) == 2:
+        value = value.args[1]
+    if not isinstance(value, ast.Call) or len(value.args) != 1:
+        return None
+    return value.func if ast.unparse(value.args[0]) == given else None
 
 
 def _gives_back(decorator: ast.FunctionDef) -> bool:

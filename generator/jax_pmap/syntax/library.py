@@ -21,6 +21,18 @@ MARKERS = frozenset(
         "builtins.classmethod",
     }
 )
+#: Give names to what runs, or check it, and leave every result as it is.
+OBSERVERS = frozenset(
+    {
+        "jax.named_call",
+        "jax.named_scope",
+        "jax.profiler.annotate_function",
+        "chex.assert_max_traces",
+        "beartype.beartype",
+        "jaxtyping.jaxtyped",
+        "typeguard.typechecked",
+    }
+)
 #: Change when values are computed, not which: a copy of a function that has one keeps it.
 RECOMPUTERS = frozenset({"jax.checkpoint", "equinox.filter_checkpoint", "flax.nnx.remat"})
 #: Run a function once for every slice, each with what the one before has made of the state.
