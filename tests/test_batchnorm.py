@@ -198,6 +198,37 @@ OTHERS = """
 
     def noise_inputs():
         return *equinox_inputs()[:2], x, jax.random.key(0)
+
+
+    alone = hk.without_apply_rng(hk.transform_with_state(lambda x: hk.BatchNorm(True, True, 0.9)(x, True)))
+
+
+    def of_tasks(params, state, tasks):
+        def loss(params):
+            y, new = jax.vmap(alone.apply, in_axes=(None, None, 0))(params, state, tasks)
+            return jnp.mean(jnp.tanh(y) ** 2), jax.tree.map(lambda each: each.mean(axis=0), new)
+
+        (loss, state), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return loss, grads, state
+
+
+    def task_inputs():
+        tasks = jax.random.normal(jax.random.key(3), (24, 5, 3))
+        return *alone.init(jax.random.key(0), tasks[0]), tasks
+
+
+    def of_ensemble(params, state, x):
+        def loss(params):
+            y, new = jax.vmap(alone.apply, in_axes=(0, 0, None))(params, state, x)
+            return jnp.mean(jnp.tanh(y) ** 2), new
+
+        (loss, state), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return loss, grads, state
+
+
+    def ensemble_inputs():
+        params, state = jax.vmap(lambda key: alone.init(key, x))(jax.random.split(jax.random.key(0), 2))
+        return params, state, x
 """
 
 #: Arguments that are split and that are not: one assignment is enough to look at.
@@ -214,6 +245,8 @@ ROLES = {
     "in_map_step": (("x",), ("variables",)),
     "stateful_step": ((), ()),
     "own_step": (("x",), ()),
+    "of_tasks": (("tasks",), ("params", "state")),
+    "of_ensemble": (("x",), ("params", "state")),
 }
 
 Ask = Callable[..., Generated | Refusal]
@@ -274,6 +307,16 @@ def test_a_layer_without_axis_is_told_the_axis(
     assert answer.evidence.proved and {check.devices for check in answer.evidence.checks} >= {3, 8}
     assert "@over_devices" in answer.code
     assert any(f"layers of {library} that name no axis" in note for note in answer.plan.notes)
+
+
+def test_a_layer_that_is_called_for_each_example_is_told_nothing(ask: Ask) -> None:
+    """As in meta-learning, where the examples are tasks. Members of an ensemble see the batch."""
+    answer = ask("others.py::of_tasks", "task_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.layers == () and answer.evidence.derived
+    answer = ask("others.py::of_ensemble", "ensemble_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.layers == ("haiku",) and answer.evidence.derived
 
 
 def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_split(ask: Ask) -> None:

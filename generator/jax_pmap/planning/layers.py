@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def to_synchronise(
     except Problem:
         return ()
     return tuple(libraries) if same else ()
+
+
+def is_of_one(row: Layer) -> bool:
+    """Whether a layer is called for each of several by a ``jax.vmap``, over an axis that it does not see.
+
+    As in meta-learning, where each task is normalised by itself. Where these are no examples, as in an
+    ensemble, it couples the examples all the same.
+    """
+    return not row.mapped and any(
+        name == "vmap_f" and file.replace(os.sep, "/").endswith("jax/_src/api.py")
+        for file, _, name in row.frames
+    )
 
 
 def axes_of_maps(rows: Sequence[Layer]) -> set[str]:

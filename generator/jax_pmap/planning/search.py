@@ -36,7 +36,14 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.identities import captured_constants
-from jax_pmap.planning.layers import axes_of_maps, coupling, named, to_synchronise, with_free_axis
+from jax_pmap.planning.layers import (
+    axes_of_maps,
+    coupling,
+    is_of_one,
+    named,
+    to_synchronise,
+    with_free_axis,
+)
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import (
     Found,
@@ -174,9 +181,10 @@ def _prepared(
 def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case:
     """The case with layers that take statistics of the batch they see told to take them over all devices.
 
-    Where they are given what all devices have whole, that changes nothing.
+    Where they are given what all devices have whole, that changes nothing. Of layers in a map, which may be
+    over the examples, it is looked first whether it takes that.
     """
-    wanted = case.saved is None or bool(case.saved.layers)
+    wanted = bool(case.saved.layers) if case.saved is not None else not all(map(is_of_one, whole.layers))
     if not whole.layers or not wanted or case.request.backend is Backend.JIT:
         return case
     target = with_free_axis(case.target, case.request, whole.layers)
