@@ -79,6 +79,10 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
             yield f"the compiled code has {row.count} {row.kind} ({size}) that the plan has not"
 
 
+#: The share of a result from which on rounding hides a difference that is worth a note.
+COARSE = 0.005
+
+
 def adequacy(answer: protocol.Checks, root: Path) -> Iterator[str]:
     """What the inputs given could not show, and what no inputs of the proof did."""
     shown = answer.adequacy
@@ -94,8 +98,8 @@ def adequacy(answer: protocol.Checks, root: Path) -> Iterator[str]:
             f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
             "the other way gives is not shown"
         )
-    if shown.narrow and answer.checks:
-        bound = max(check.tolerance for check in answer.checks)
+    bound = max((check.tolerance for check in answer.checks), default=0.0)
+    if shown.narrow and bound >= COARSE:
         yield (
             f"floats of 16 bits or less inside: results that differ by less than {bound:.0%} of their size "
             "cannot be told from rounding"
