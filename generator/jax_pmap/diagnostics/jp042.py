@@ -15,9 +15,10 @@ DIAGNOSTIC = Diagnostic(
         "Decorators such as `jax.jit` are set aside because they do not change the result. One "
         "that caches, changes arguments or maps an axis does, and it would be lost or run once per "
         "device. One of yours is taken where its wrapper, `def wrapper(*args, **kwargs)`, calls the function "
-        "once with just these and returns what comes back, or where it gives back the function, as one does "
-        "that enters it in a table. Into a file of its own, a function with any other decorator is called as "
-        "it is, where no collective has to stand inside it."
+        "once with just these and returns what comes back; where it gives back the function, as one does "
+        "that enters it in a table; or where it is another name for what checks types, as in "
+        "`typed = jaxtyped(typechecker=beartype)`. Into a file of its own, a function with any other "
+        "decorator is called as it is, where no collective has to stand inside it."
     ),
     cure="Keep the decorator on a thin wrapper and point jax-pmap at the undecorated function.",
     example="""\
