@@ -272,6 +272,25 @@ GRADIENTS = """
         return learned(lambda p: jnp.mean((batch["x"] @ p["w"]) ** 2), params)
 
 
+    def learned_over(loss, params, axis=None):
+        grads = jax.grad(loss)(params)
+        if axis is not None:
+            grads = jax.lax.pmean(grads, axis_name=axis)
+        largest = jax.tree.map(jnp.max, grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * jnp.sign(g), params, grads), largest
+
+
+    def offline(params, batch):
+        networks = {"value": {**params, "scale": jnp.ones(())}, "target": dict(params), "rate": jnp.ones(())}
+
+        def loss(networks):
+            value, target = networks["value"], networks["target"]
+            mean = jnp.mean((batch["x"] @ (value["w"] * value["scale"] - value["target"])) ** 2)
+            return mean + 0.0 * jnp.sum(target["w"])
+
+        return learned_over(loss, networks)
+
+
     def inputs():
         keys = jax.random.split(jax.random.key(0), 2)
         params = {"w": jax.random.normal(keys[0], (5,)), "target": jnp.ones((5,))}
@@ -284,6 +303,11 @@ def test_gradients_of_which_some_are_zero_are_averaged_where_they_are_made(share
     made = shared.run("gen", "gradients.py::step", "--inputs", "gradients.py::inputs", "--no-run")
     assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:6" in made.words, made.stderr
     assert made.stdout.count("jax.lax.p") == 1 and "derived for all inputs" in made.words, made.stdout
+    # A branch that is not taken binds nothing, and what is partial is made whole by the largest parts.
+    made = shared.run("gen", "gradients.py::offline", "--inputs", "gradients.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    average = "grads = {**grads, 'value': jax.lax.pmean(grads['value'], axis_name=AXIS)}"
+    assert average.replace("'", '"') in made.stdout.replace("'", '"'), made.stdout
 
 
 OBJECTS = """

@@ -348,10 +348,10 @@ class Sync:
     where: str
     #: Place in the *original* file of the statement or expression.
     span: Span
-    #: Paths of the leaves inside the value that are synced, as Python source behind the
-    #: value (``"['n']"``); ``("",)`` for the whole value.
+    #: Paths of the leaves and containers inside the value that are synced, as Python source
+    #: behind the value (``"['n']"``); ``("",)`` for the whole value.
     paths: tuple[str, ...] = ("",)
-    #: (path, kind) of the containers above those leaves, to make the value again around them:
+    #: (path, kind) of the containers above those, to make the value again around them:
     #: ``"dict"``, ``"namedtuple"``, ``"tuple 3"`` or ``"list 3"``. Of a ``"divide"`` of all leaves of a
     #: value that is no array itself, ``("", "tree")``.
     containers: tuple[tuple[str, str], ...] = ()

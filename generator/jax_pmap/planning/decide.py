@@ -20,7 +20,7 @@ from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, uneven
+from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, is_part, uneven
 from jax_pmap.planning.gathering import Gathering, Onward
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -274,7 +274,7 @@ class Decider:
                 if by_row
                 else leaf["kind"] == wanted
                 for leaf in (first[point].leaves if point in first else ())
-                if paths is None or leaf["path"] in paths
+                if paths is None or any(is_part(leaf["path"], path) for path in paths)
             )
             if not helped and sync in state.syncs:
                 state.take_back(sync)

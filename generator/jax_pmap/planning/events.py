@@ -111,28 +111,62 @@ def uneven(events: Sequence[Event]) -> frozenset[int]:
     return frozenset(point for point, found in ops.items() if len(found) > 1)
 
 
+def is_part(path: str, of: str) -> bool:
+    """Whether a path leads to a part of what another leads to, or to it: ``"['a'].w"`` is of ``"['a']"``."""
+    return path.startswith(of) and path[len(of) : len(of) + 1] in ("", "[", ".")
+
+
+def children(node: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container by what leads to them, none of a leaf; None where it cannot be made again."""
+    if isinstance(node, int) or node is None:
+        return []
+    kind = node["kind"]
+    if kind == "dict":
+        keys = [f"[{key}]" for key in node["keys"]]
+    elif kind in ("tuple", "list"):
+        keys = [f"[{i}]" for i in range(len(node["children"]))]
+    elif kind == "namedtuple":
+        keys = [f".{key}" for key in node["keys"]]
+    else:
+        return None
+    return list(zip(keys, node["children"], strict=True))
+
+
+def largest_parts(event: Event, chosen: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """The largest parts of a value whose leaves are all among some and of one kind, with their leaves.
+
+    Of gradients by ``{"net": …, "target": …}`` that is ``"['net']"``, where those by the target are zeros.
+    """
+    found: list[tuple[str, list[Row]]] = []
+
+    def walk(node: Any, prefix: str) -> None:
+        leaves = [leaf for leaf in event.leaves if is_part(leaf["path"], prefix)]
+        own = [leaf for leaf in leaves if leaf in chosen]
+        if own and len(own) == len(leaves) and len({leaf["kind"] for leaf in own}) == 1:
+            found.append((prefix, own))
+        elif (parts := children(node)) is None:
+            found.extend((leaf["path"], [leaf]) for leaf in own)
+        elif own:
+            for key, child in parts:
+                walk(child, prefix + key)
+
+    walk(event.tree, "")
+    return found
+
+
 def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
-    """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
+    """Kinds of the containers above the parts at `paths`, or None if one cannot be made again."""
     found: dict[str, str] = {}
 
     def walk(node: Any, prefix: str) -> bool:
-        if not any(path.startswith(prefix) and path != prefix for path in paths):
+        if not any(is_part(path, prefix) and path != prefix for path in paths):
             return True
-        if isinstance(node, int) or node is None:
-            return True
-        kind = node["kind"]
-        if kind == "dict":
-            found[prefix] = "dict"
-            keys = [f"[{key}]" for key in node["keys"]]
-        elif kind in ("tuple", "list"):
-            found[prefix] = f"{kind} {len(node['children'])}"
-            keys = [f"[{i}]" for i in range(len(node["children"]))]
-        elif kind == "namedtuple":
-            found[prefix] = "namedtuple"
-            keys = [f".{key}" for key in node["keys"]]
-        else:
-            return False
-        return all(walk(child, prefix + key) for key, child in zip(keys, node["children"], strict=True))
+        parts = children(node)
+        if not parts:
+            return parts is not None
+        sized = node["kind"] in ("tuple", "list")
+        found[prefix] = f"{node['kind']} {len(parts)}" if sized else node["kind"]
+        return all(walk(child, prefix + key) for key, child in parts)
 
     if tree is None or not walk(tree, ""):
         return None

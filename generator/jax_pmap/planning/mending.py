@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from jax_pmap.emit.ops import DIVIDE
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span, Sync
-from jax_pmap.planning.events import Event, State, containers_above
+from jax_pmap.planning.events import Event, State, containers_above, largest_parts
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.worker.protocol import Row
 
@@ -113,7 +113,10 @@ class Mending:
         gradients by parameters that the loss does not depend on are zeros.
         """
         statements = [s for s in self.table.statements.values() if s.scope == statement.scope]
-        binding = [s for s in statements if any(name == value.text for name, _ in s.names)]
+        # What stands in a branch that was not taken binds nothing.
+        passed = {self.table.owner[event.point].index for event in events}
+        bound = [s for s in statements if any(name == value.text for name, _ in s.names)]
+        binding = [s for s in bound if s.index in passed]
         if (
             len(binding) != 1
             or binding[0].kind != "assign"
@@ -399,7 +402,7 @@ class Mending:
         return added
 
     def _syncs_for(self, value: str, event: Event, span: Span, numbers: bool) -> list[Sync]:
-        """One sync for the whole value, or one for each partial leaf with the containers around it."""
+        """One sync for the whole value, or one for each partial part, with the containers around it."""
         op = event.whole_op(numbers)
         if op is not None:
             return [self.table.sync(op, value, "after", span, event)]
@@ -415,15 +418,16 @@ class Mending:
         )
         if together and self.table.bytes_of(partial) * 2 > self.table.bytes_of(event.leaves):
             return together
-        containers = containers_above([leaf["path"] for leaf in partial], event.tree)
+        parts = largest_parts(event, partial)
+        containers = containers_above([path for path, _ in parts], event.tree)
         if containers is not None:
             return [
                 dataclasses.replace(
-                    self.table.sync(leaf["kind"], value, "after", span, event, [leaf]),
-                    paths=(leaf["path"],),
+                    self.table.sync(leaves[0]["kind"], value, "after", span, event, leaves),
+                    paths=(path,),
                     containers=containers,
                 )
-                for leaf in partial
+                for path, leaves in parts
             ]
         return together
 
