@@ -281,6 +281,15 @@ def test_missing_functions(training):
     assert "train.py::Trainer.step" in refused("train.py::Trainer::step", training, "JP002").hint
 
 
+def test_an_inherited_method_is_named_where_it_stands(write):
+    base = "class Base:\n    def step(self, x): return x\n"
+    project = write(
+        base=base, own="from base import Base\nclass Own(Base):\n    def loss(self, x): return x\n"
+    )
+    assert "name `base.py::Base.step`" in refused("own.py::Own.step", project, "JP002").hint
+    assert "`own.py::Own.loss`" in refused("own.py::Own.los", project, "JP002").hint
+
+
 def test_files_without_functions(write):
     project = write(empty="", plain="x = 1\n")
     assert "is empty" in refused("empty.py::f", project, "JP002").reason

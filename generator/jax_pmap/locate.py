@@ -429,7 +429,9 @@ class _Search:
         if not file.source.text.strip():
             reason = f"`{shown}` is empty; there is no function `{qualname}` in it."
         hints: list[str] = []
-        near = near_names(qualname, names)
+        if inherited := self._inherited(file, qualname):
+            hints.append(f"Its class has it from another: name {self.project.listed(inherited)}.")
+        near = [] if inherited else near_names(qualname, names)
         if near:
             hints.append(f"Did you mean {any_of(self.project.typed(file.path, name) for name in near)}?")
         elsewhere = [c for c in self.project.elsewhere(self.project.root, qualname) if c.path != file.path]
@@ -438,6 +440,15 @@ class _Search:
         if hints:
             refuse("JP002", reason, " ".join(hints))
         self._no_function(reason, file.path, names)
+
+    def _inherited(self, file: File, qualname: str) -> list[Candidate]:
+        """The methods of that name of the classes that a class names as its bases, the first that has one."""
+        owner, _, method = qualname.rpartition(".")
+        chain = find(file.tree, owner) if owner else None
+        bases = chain[-1].bases if chain and isinstance(chain[-1], ast.ClassDef) else []
+        names = [ast.unparse(each).rpartition(".")[2] for each in bases]
+        every = (self.project.elsewhere(self.project.root, f"{name}.{method}") for name in names)
+        return next((found for found in every if found), [])
 
     def _no_function(self, reason: str, path: Path, names: Sequence[str]) -> NoReturn:
         hint = "It defines no function; name another file."
