@@ -47,6 +47,11 @@ def unless_infinite(params, x):
     return jax.tree.map(lambda p, g: jnp.where(finite, p - 0.1 * g, p), params, grads)
 
 
+def of_one(params, x):
+    loss, grads = jax.value_and_grad(lambda params: jnp.mean(x[:, :1] * params["down"][:, 0]))(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
 def inputs():
     rng = np.random.default_rng(0)
     normal = lambda *shape: rng.normal(size=shape).astype("float32")
@@ -92,6 +97,11 @@ def test_parts_are_gathered_and_gradients_scattered(
     assert sorted((row["op"], row["value"]) for row in document["plan"]["syncs"]) == sorted(syncs)
     assert {row["kind"] for row in evidence["collectives"]} == kinds
     assert not [note for note in evidence["notes"] if "the plan has not" in note]
+
+
+def test_gradients_of_zero_are_not_said_to_be_none(steps: Project) -> None:
+    says = ("not all gradients of what is in parts depend on the batch: `grads['down']` alone",)
+    steps.refused("JP046", "gen", "steps.py::of_one", *WORDS, says=says, exit_code=1)
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,17 @@ def _unscattered(plan: Plan, body: Body, loads: Sequence[Expression], span: Span
         and sync.bytes in sizes
         and not inside(place(sync.span), place(body.scope.span))
     ]
+    some = [
+        f"`{sync.value}{path}`"
+        for sync in plan.syncs
+        if sync.op in SCATTERED and inside(place(sync.span), place(body.scope.span))
+        for path in sync.paths
+        if path
+    ]
+    if not called and some:
+        return _for_jit(
+            f"not all gradients of what is in parts depend on the batch: {', '.join(some)} alone", span
+        )
     if not called:
         return _for_jit("no gradients of what is in parts are taken in the function itself", span)
     return refused(
