@@ -599,8 +599,35 @@ def test_what_a_helper_changes_in_place_is_made_whole_in_it(project, name, input
 def test_a_function_under_a_decorator_that_runs_it_again_and_again_is_opened(project):
     pytest.importorskip("flax")
     code = proved(project, CHANGED_IN_HELPERS, "scanned_inside", inputs="batches")
-    # The losses of all rounds are averaged at once, behind the loop.
-    assert "        optimizer.update(model, jax.lax.pmean(grads, axis_name=AXIS))\n" in code
+    assert f"    {GRADIENTS_AVERAGED}".replace("\n", "\n    ") in code
+
+
+def test_what_a_scan_inside_carries_on_is_whole_in_each_round(project):
+    pytest.importorskip("flax")
+    code = proved(
+        project,
+        """
+        import jax
+        import jax.numpy as jnp
+        from flax import nnx
+
+
+        @nnx.jit
+        def products(xs):
+            @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+            def step(carry, x):
+                carry = carry * jnp.mean(x**2) + 1
+                return carry, carry
+
+            return step(jnp.float32(1.0), xs)
+
+
+        def inputs():
+            return (jax.random.normal(jax.random.key(0), (3, 24, 8)),)
+        """,
+        "products",
+    )
+    assert "        carry = jax.lax.pmean(carry, axis_name=AXIS)\n        return carry, carry\n" in code
 
 
 def test_objects_that_a_method_is_not_given_are_to_be_arguments(project):

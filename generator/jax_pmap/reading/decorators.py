@@ -56,7 +56,7 @@ def is_called_otherwise(parsed: ParsedSource, name: str) -> bool:
         return False
     decorations = ((each, parsed.decoration(made, each)) for each in made.decorator_list)
     return any(
-        (how is None or how.qualname not in SET_ASIDE | KEPT | BATCHERS)
+        (how is None or how.qualname not in SET_ASIDE | KEPT - SCANS)
         and not passes_on(parsed, each)
         and observer(parsed, each) is None
         for each, how in decorations
