@@ -10,6 +10,10 @@ from project import Project, Result, simulated
 from jax_pmap.worker.same_operations import Same
 
 INPUTS = """\
+import collections
+import dataclasses
+import functools
+
 import jax
 import numpy as np
 
@@ -74,6 +78,22 @@ def doubles(seed):
 def layers(seed):
     draw = rng(seed)
     return {name: draw.normal(size=(3, 3)) for name in ("in", "mid", "head")}, *doubles(seed)
+
+
+def default_layers(seed):
+    params, x = layers(seed)
+    return collections.defaultdict(list, params), x
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["layers"], meta_fields=[])
+@dataclasses.dataclass
+class Model:
+    layers: dict
+
+
+def models(seed):
+    params, x = layers(seed)
+    return Model(params), x
 """
 STEPS = """\
 import jax
@@ -186,6 +206,10 @@ def through(params, x):
     return jnp.mean(x)
 
 
+def through_model(model, x):
+    return through(model.layers, x)
+
+
 def by_name(params, x):
     for name in ("in", "mid", "head"):
         x = jnp.tanh(x @ params[name])
@@ -234,6 +258,8 @@ def gen(project: Project, name: str, inputs: str) -> Result:
         ("by_method", "of_jax", "is reached only as it is called"),
         ("bytes_of_each", "doubles", "computes in NumPy or Python what jax computes otherwise"),
         ("through", "layers", "goes through a dict in the order in which its keys were put in"),
+        ("through", "default_layers", "goes through a dict in the order in which its keys were put in"),
+        ("through_model", "models", "goes through a dict in the order in which its keys were put in"),
     ],
 )
 def test_what_tracing_makes_another_function_is_refused(

@@ -630,6 +630,36 @@ def test_what_a_scan_inside_carries_on_is_whole_in_each_round(project):
     assert "        carry = jax.lax.pmean(carry, axis_name=AXIS)\n        return carry, carry\n" in code
 
 
+@pytest.mark.parametrize("kind", ["nnx.Dict", "nnx.data"])
+def test_dicts_in_modules_that_a_function_goes_through_are_not_taken_sorted(project, kind):
+    pytest.importorskip("flax")
+    project.write(
+        "steps.py",
+        f"""
+        import jax
+        import jax.numpy as jnp
+        from flax import nnx
+
+
+        class Net(nnx.Module):
+            def __init__(self, rngs):
+                self.layers = {kind}({{name: nnx.Linear(3, 3, rngs=rngs) for name in ("in", "mid", "head")}})
+
+
+        def step(net, x):
+            for layer in net.layers.values():
+                x = jnp.tanh(layer(x))
+            return jnp.mean(x)
+
+
+        def inputs():
+            return Net(nnx.Rngs(0)), jax.random.normal(jax.random.key(0), (24, 3))
+        """,
+    )
+    asked = ("gen", "steps.py::step", "--inputs", "steps.py::inputs")
+    project.refused("JP062", *asked, says=["in the order in which its keys were put"], exit_code=1)
+
+
 def test_objects_that_a_method_is_not_given_are_to_be_arguments(project):
     pytest.importorskip("flax")
     project.write("steps.py", textwrap.dedent(CHANGED_IN_HELPERS))

@@ -1,7 +1,9 @@
 """Leaves of pytrees: what they are, how they are called, and the containers around them."""
 
+import collections
 import functools
 import math
+import operator
 import sys
 from typing import Any
 
@@ -126,16 +128,20 @@ def in_order(value: Any, like: Any) -> Any:
     kind = type(like)
     if type(value) is not kind:
         return value
-    if kind is dict and value.keys() == like.keys():
-        made = {key: in_order(value[key], part) for key, part in like.items()}
-        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
-        return value if same else made
-    if isinstance(like, tuple | list) and len(value) == len(like):
-        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
-        if all(part is other for part, other in zip(parts, value, strict=True)):
+    nnx = sys.modules.get("flax.nnx")
+    if kind in (dict, collections.defaultdict, *([nnx.Dict] if nnx else [])):
+        if value.keys() != like.keys():
             return value
-        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    return value
+        made = {key: in_order(value[key], part) for key, part in like.items()}
+        if all(made[key] is value[key] for key in value) and list(value) == list(like):
+            return value
+        return kind(value.default_factory, made) if kind is collections.defaultdict else kind(made)
+    parts, tree = jax.tree.flatten(value, is_leaf=lambda inner: inner is not value)
+    others = jax.tree.leaves(like, is_leaf=lambda inner: inner is not like)
+    if jax.tree_util.treedef_is_leaf(tree) or len(parts) != len(others):
+        return value
+    ordered = list(map(in_order, parts, others))
+    return value if all(map(operator.is_, ordered, parts)) else tree.unflatten(ordered)
 
 
 def to_host(value: Any) -> Any:
