@@ -19,6 +19,12 @@ def proved(project, code, name, *options, inputs="inputs"):
     return result.stdout
 
 
+def run_on_devices(project, code):
+    """Run a program beside the project's files, on four simulated devices."""
+    project.write("compare.py", code)
+    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
+
+
 # --- leaves that are no arrays ------------------------------------------------------------
 
 EQUINOX = """
@@ -352,8 +358,8 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
     noisy = project.run("gen", "steps.py::noisy", "--inputs", "steps.py::noisy_inputs").stdout
     assert "    with own_draws(model.dropout.rngs):\n        return model(x), model\n" in noisy
     project.write("noisy_pmap.py", noisy)
-    project.write(
-        "compare.py",
+    run_on_devices(
+        project,
         """
         import jax
         import numpy as np
@@ -390,7 +396,6 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
             raise AssertionError("a mode that was not proved")
         """,
     )
-    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
 MERGED = """
@@ -436,8 +441,8 @@ MERGED = """
 def test_the_streams_of_a_state_that_is_merged_and_returned_are_as_they_were(project):
     pytest.importorskip("flax")
     project.write("step_pmap.py", proved(project, MERGED, "step"))
-    project.write(
-        "compare.py",
+    run_on_devices(
+        project,
         """
         import jax
         import steps, step_pmap
@@ -451,14 +456,13 @@ def test_the_streams_of_a_state_that_is_merged_and_returned_are_as_they_were(pro
         assert len(streams) == 2 and all(one[path] == many[path] for path in streams)
         """,
     )
-    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
 def test_a_static_graph_is_told_from_others(project):
     pytest.importorskip("flax")
     project.write("evaluate_pmap.py", proved(project, MERGED, "evaluate"))
-    project.write(
-        "compare.py",
+    run_on_devices(
+        project,
         """
         from flax import nnx
         import steps, evaluate_pmap
@@ -476,7 +480,6 @@ def test_a_static_graph_is_told_from_others(project):
             raise AssertionError("another graph was taken")
         """,
     )
-    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
 CHANGED_IN_HELPERS = """

@@ -476,6 +476,10 @@ class Plan:
     source_hash: str = ""
     schema_version: int = PLAN_SCHEMA_VERSION
 
+    def takes(self, rows: int, count: int) -> bool:
+        """Whether the code takes a batch of so many rows on so many devices, as far as `too_few` goes."""
+        return not any(low <= each <= high for low, high in self.too_few for each in (rows, rows // count))
+
     @property
     def too_few_rows(self) -> str:
         """`too_few` in words: ``"1 to 3 or 8 rows"``."""

@@ -15,7 +15,7 @@ from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State, identity
-from jax_pmap.reading.decorators import is_called_otherwise
+from jax_pmap.reading.decorators import may_run_repeatedly
 from jax_pmap.reading.runs import behind, transformed_inside
 from jax_pmap.syntax.library import SCANS
 from jax_pmap.syntax.lines import parsed_expression
@@ -253,7 +253,7 @@ class Opening:
         scope, body = self._scope_of(callee, call, span), self.table.body_of[call.statement]
         homes = self.table.homes
         caller = homes[body.scope.index]
-        repeats = repeats or (scope is not None and is_called_otherwise(caller.parsed, callee))
+        repeats = repeats or (scope is not None and may_run_repeatedly(caller.parsed, callee))
         if scope is None and not given:
             bound = behind(caller.parsed, callee)
             if bound:
@@ -272,10 +272,13 @@ class Opening:
             scopes = seen if scope is None else [scope]
         new = {(each, call.point) for each in scopes} - state.opened
         state.opened |= new
-        found = {each: homes[each].facts.decorators for each in scopes if each in homes}
-        scanned = {each for each, above in found.items() if SCANS & {how.name for how in above}}
-        state.loops |= {each for each, _ in new if repeats or each in scanned}
+        state.loops |= {each for each, _ in new if repeats or self._is_scanned(each)}
         return bool(new)
+
+    def _is_scanned(self, scope: int) -> bool:
+        """Whether a function outside the target has a decorator that runs it again and again."""
+        home = self.table.homes.get(scope)
+        return home is not None and any(each.name in SCANS for each in home.facts.decorators)
 
     def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
         """Open the method that ``module.apply(…, method=Module.loss)`` runs on the bound module."""

@@ -195,26 +195,15 @@ def _unscattered(plan: Plan, body: Body, loads: Sequence[Expression], span: Span
     Those of a function that is called come whole, as does all that is made of them.
     """
     sizes = {_bytes(plan, load): load.text for load in loads}
-    called = [
-        sync
-        for sync in plan.syncs
-        if sync.op in SCATTERED
-        and sync.bytes in sizes
-        and not inside(place(sync.span), place(body.scope.span))
-    ]
-    some = [
-        f"`{sync.value}{path}`"
-        for sync in plan.syncs
-        if sync.op in SCATTERED and inside(place(sync.span), place(body.scope.span))
-        for path in sync.paths
-        if path
-    ]
-    if not called and some:
-        return _for_jit(
-            f"not all gradients of what is in parts depend on the batch: {', '.join(some)} alone", span
-        )
+    scattered = [sync for sync in plan.syncs if sync.op in SCATTERED]
+    own = [sync for sync in scattered if inside(place(sync.span), place(body.scope.span))]
+    called = [sync for sync in scattered if sync.bytes in sizes and sync not in own]
     if not called:
-        return _for_jit("no gradients of what is in parts are taken in the function itself", span)
+        some = [f"`{sync.value}{path}`" for sync in own for path in sync.paths if path]
+        why = "no gradients of what is in parts are taken in the function itself"
+        if some:
+            why = f"not all gradients of what is in parts depend on the batch: {', '.join(some)} alone"
+        return _for_jit(why, span)
     return refused(
         "JP046",
         f"shard_map code divides the gradients of `{sizes[called[0].bytes]}` among the devices that have it "

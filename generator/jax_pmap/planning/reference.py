@@ -82,22 +82,23 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
             error_span(error, session.directory, target.source) or facts.span,
             error_details(error),
         )
+    reason = f"fails on these inputs: {error.type}: {first_line(error.message)}"
+    hint = (
+        outdated(error, session.directory)
+        or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC"
+    )
     if error.type == "TraceContextError":
         # Uncompiled, the call may work: it is the trace that the objects do not belong to.
-        raise refused(
-            "JP015",
-            f"`{facts.name}` fails when it is traced, as on several devices: {first_line(error.message)}",
+        reason = f"fails when it is traced, as on several devices: {first_line(error.message)}"
+        hint = (
             "It changes an object of Flax NNX that was made outside of what is traced there. Pass the object "
             "as an argument: to the function, and to what takes a gradient or scans inside it; or name the "
-            "function that is given the object",
-            error_span(error, session.directory, target.source) or facts.span,
-            error_details(error),
+            "function that is given the object"
         )
     raise refused(
         "JP015",
-        f"`{facts.name}` fails on these inputs: {error.type}: {first_line(error.message)}",
-        outdated(error, session.directory)
-        or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
+        f"`{facts.name}` {reason}",
+        hint,
         error_span(error, session.directory, target.source) or facts.span,
         error_details(error),
     )

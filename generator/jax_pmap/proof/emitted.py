@@ -248,12 +248,9 @@ def _takes_given(plan: Plan) -> bool:
     """Whether some devices share the batch of the example as the code is to check it."""
     if plan.made or plan.mesh or (plan.multiple_of == 1 and not plan.too_few):
         return True
-    batch, counts = batch_size(plan), range(2, LARGEST_COUNT + 1)
-    shares = [batch // count for count in counts if batch % (count * plan.multiple_of) == 0]
-    return any(
-        not any(low <= rows <= high for low, high in plan.too_few for rows in (share, batch))
-        for share in shares
-    )
+    batch = batch_size(plan)
+    even = (n for n in range(2, LARGEST_COUNT + 1) if batch % (n * plan.multiple_of) == 0)
+    return any(plan.takes(batch, count) for count in even)
 
 
 def _not_for_given(plan: Plan, target: Target) -> Refusal:

@@ -16,7 +16,7 @@ from jax_pmap.worker.protocol import Raised
 
 #: What jax raises where the types of arrays leave open how a result lies; functions of `jax.numpy` that may
 #: be told raise a `ValueError` that names the parameter.
-UNTYPED, TOLD = "ShardingTypeError", "`out_sharding`"
+UNTYPED, OUT_SHARDING = "ShardingTypeError", "`out_sharding`"
 #: Why nothing is run where that was asked for.
 NO_RUN = "--no-run"
 

@@ -14,7 +14,7 @@ from jax_pmap.planning.coupling import fails_in_any_map
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
-from jax_pmap.proof.ended import NO_RUN, TOLD, UNTYPED, in_source, neither, untyped, why_not_run
+from jax_pmap.proof.ended import NO_RUN, OUT_SHARDING, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.proof.failures import apart_by_size, couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
@@ -249,15 +249,9 @@ class _Proof:
 
     def _taking(self, counts: tuple[int, ...], rows: int) -> tuple[int, ...]:
         """As many device counts, of which the code takes a batch of so many `rows`: these if it does."""
-        plan = self.plan
-
-        def takes(count: int) -> bool:
-            each_of = (rows, rows // count)
-            return not any(low <= each <= high for low, high in plan.too_few for each in each_of)
-
-        even = (count for count in COUNTS if rows % (count * plan.multiple_of) == 0)
+        even = (count for count in COUNTS if rows % (count * self.plan.multiple_of) == 0)
         others = (count for count in even if count not in counts)
-        return tuple(count for count in (*counts, *others) if takes(count))[: len(counts)]
+        return tuple(each for each in (*counts, *others) if self.plan.takes(rows, each))[: len(counts)]
 
     def runs(self, derived: Sequence[_Derived]) -> Iterator[protocol.Checks | None]:
         """What the runs showed, each with nothing wrong; None where there was none."""
@@ -340,7 +334,7 @@ class _Proof:
         target, statics = self.target, derived.comparison.overrides
         if check.uneven:
             return RefusalError(uneven(check, found, target, self.how.remainder, derived.derivation, statics))
-        if found.error is not None and (found.error.type == UNTYPED or TOLD in found.error.message):
+        if found.error is not None and (found.error.type == UNTYPED or OUT_SHARDING in found.error.message):
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
         if found.error is not None and not self.how.global_view:

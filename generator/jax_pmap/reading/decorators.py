@@ -49,7 +49,7 @@ def read_decorators(parsed: ParsedSource, *, given_back: bool = False) -> tuple[
     return tuple(rows)
 
 
-def is_called_otherwise(parsed: ParsedSource, name: str) -> bool:
+def may_run_repeatedly(parsed: ParsedSource, name: str) -> bool:
     """Whether a function in the target has a decorator that may run it any number of times: ``@nnx.scan``."""
     made = made_inside(parsed, ast.Name(name, ast.Load()))
     if not isinstance(made, ast.FunctionDef):

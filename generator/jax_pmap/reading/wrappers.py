@@ -56,18 +56,14 @@ def _observer(names: Resolver, root: Path, decorator: ast.AST | None, steps: int
         # Options alone: what it makes of them is a decorator still.
         return _observer(names, root, decorator.func, steps - 1) if not decorator.args else None
     if isinstance(decorator, ast.FunctionDef):
-        given = decorator.args
-        if len(given.args) != 1 or given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg:
-            return None
+        given = _only_parameter(decorator)
         body = decorator.body[1:] if ast.get_docstring(decorator) is not None else decorator.body
-        if len(body) != 1 or decorator.decorator_list:
+        if given is None or len(body) != 1 or decorator.decorator_list:
             return None
-        applied = _applied_to(names, returned_by(decorator), given.args[0].arg)
+        applied = _applied_to(names, returned_by(decorator), given)
         return _observer(names, root, applied, steps - 1)
     if name is not None and names.is_imported(decorator):
-        module, _, name = name.rpartition(".")
-        path = module_in(root, module) if module else None
-        other = _names(path) if path is not None else None
+        other, name = _in_project(root, name)
         if other is None:
             return None
         found = other.top.values.get(name) or other.bound_once(other.tree, name)
@@ -87,10 +83,9 @@ def _applied_to(names: Resolver, value: ast.expr | None, given: str) -> ast.expr
 
 def _gives_back(decorator: ast.FunctionDef) -> bool:
     """Whether ``decorator(f)`` is ``f``, wherever it returns."""
-    given, last = decorator.args, decorator.body[-1]
-    if len(given.args) != 1 or given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg:
+    name, last = _only_parameter(decorator), decorator.body[-1]
+    if name is None:
         return False
-    name = given.args[0].arg
     # A function in it may take the name, or give it another value later.
     bound = name in bound_names(decorator.body) or any(
         isinstance(each, ast.Nonlocal) and name in each.names for each in ast.walk(decorator)
@@ -99,13 +94,25 @@ def _gives_back(decorator: ast.FunctionDef) -> bool:
     return isinstance(last, ast.Return) and _returns(decorator, name) and not bound and not yields
 
 
+def _only_parameter(function: ast.FunctionDef) -> str | None:
+    """The parameter of a function that has no other."""
+    given = function.args
+    others = given.posonlyargs or given.vararg or given.kwonlyargs or given.kwarg
+    return given.args[0].arg if len(given.args) == 1 and not others else None
+
+
+def _in_project(root: Path, qualname: str) -> tuple[Resolver | None, str]:
+    """The file of the project that has ``package.module.name``, and the name; None where none has."""
+    module, _, name = qualname.rpartition(".")
+    path = module_in(root, module) if module else None
+    return (_names(path) if path is not None else None), name
+
+
 def _definition(parsed: ParsedSource, name: str) -> tuple[Resolver, ast.FunctionDef | None]:
     """The function that a name at the top of the file stands for, there or in a file of the project."""
     names: Resolver | None = parsed
     if imported := parsed.imported_as(name):
-        module, _, name = imported.rpartition(".")
-        path = module_in(parsed.source.root, module) if module else None
-        names = _names(path) if path is not None else None
+        names, name = _in_project(parsed.source.root, imported)
     statement = names.bound_once(names.tree, name) if names is not None else None
     if names is None or not isinstance(statement, ast.FunctionDef) or statement not in names.tree.body:
         return parsed, None

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import sharing
 from .exceptions import summary
-from .leaves import category, dtype_of, in_order, leaf_paths, shape_of, to_host
+from .leaves import category, dtype_of, in_order, leaf_paths, mapped, shape_of, to_host
 from .protocol import Problem
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -160,8 +160,13 @@ def changed(before: tuple[list[Any], Any], value: Any) -> bool:
 
 def fresh(value: Any) -> Any:
     """The same leaves in containers of their own, so that changes in place do not reach `value`."""
-    leaves, tree = jax.tree.flatten(value)
-    return in_order(tree.unflatten(leaves), value)
+    return mapped(lambda leaf: leaf, value)
+
+
+def copied(values: Values) -> Values:
+    """The same in containers and NumPy arrays of their own, for code that changes them in place."""
+    made: Values = mapped(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, dict(values))
+    return made
 
 
 def own(values: Mapping[str, Any], names: Collection[str]) -> Values:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from . import prove
-from .arguments import Packed, Values
+from .arguments import Packed, Values, copied
 from .call_traces import (
     alike,
     apart,
@@ -27,7 +27,6 @@ from .call_traces import (
     is_narrowed,
     is_of_jax,
     is_wide,
-    kept,
     kind_of,
     narrow,
     replaced,
@@ -86,7 +85,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
         return dataclasses.replace(found, run=False, why="the inputs are shapes alone")
     if _is_traced_so(called, packed):
         return _of_other_values(found, InNumpy(called, traced, names, request), None)
-    own = kept(called)
+    own = copied(called)
     try:
         call = follow(own, statics, is_of_jax)
     except (MemoryError, Problem):
@@ -115,7 +114,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
         return found
     if alike(traced, call, packed.leaves):
         return _of_other_values(found, InNumpy(called, traced, names, request), None)
-    own = kept(called) if not request.specified else own
+    own = copied(called) if not request.specified else own
     # jax sorts keys.
     in_sorted = {name: jax.tree.map(lambda leaf: leaf, value) for name, value in own.items()}
     try:

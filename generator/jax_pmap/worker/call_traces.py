@@ -90,16 +90,6 @@ def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
     return whole.paths == part.paths and same.operations(whole.jaxpr, part.jaxpr) and same.results(*results)
 
 
-def kept(values: Values) -> Values:
-    """`values` with NumPy arrays of their own, which the function may change."""
-
-    def own(value: Any) -> Any:
-        made = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
-        return in_order(made, value)
-
-    return {name: own(value) for name, value in values.items()}
-
-
 def where_parted(call: Followed, traced: Followed) -> "Site | None":
     """Where the code asks a call for what a trace answers otherwise, or where the two go other ways."""
     sites = [asking(place, what) for place, what in call.watch.asked.items()]

@@ -25,7 +25,7 @@ from .type_tests import Watch, identified, may_part, parted
 #: Operations in all traces that are kept for another time.
 KEPT = 50_000
 #: Bytes of the arrays that NumPy made for their rows, in all of them and in one.
-HELD = 1 << 28
+MOST_CONSTANT_BYTES = 1 << 28
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
 
@@ -333,8 +333,8 @@ def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequenc
     Several stages ask for the same sizes. The latest traces are kept, up to `KEPT` operations in all.
 
     Raises:
-        OverflowError: NumPy would make arrays of more than `HELD` bytes in it, as smaller ones tell: a mask
-            for each example, ``np.tril(np.ones((len(x), t, t)))``, for millions of them.
+        OverflowError: NumPy would make arrays of more than `MOST_CONSTANT_BYTES` in it, as smaller ones tell:
+            a mask for each example, ``np.tril(np.ones((len(x), t, t)))``, for millions of them.
     """
     target = current()
     if function != target.reference:
@@ -348,30 +348,30 @@ def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequenc
     if at is not None:
         latest = kept.pop(at)
     else:
-        if _held_for(kept, leaves) > HELD:
+        if _constant_bytes_for(kept, leaves) > MOST_CONSTANT_BYTES:
             raise OverflowError("the arrays of NumPy in it are too large")
         made = Traced.of(function, packed, leaves)
         latest = Kept(made, packed, [*leaves], bool(jax.config.jax_enable_x64))
     kept.insert(0, latest)
     lengths = itertools.accumulate(operations(each.program.jaxpr) for each in kept)
-    sizes = itertools.accumulate(map(_held, kept))
-    del kept[sum(n <= KEPT and held <= HELD for n, held in zip(lengths, sizes, strict=True)) :]
+    sizes = itertools.accumulate(map(_constant_bytes, kept))
+    del kept[sum(n <= KEPT and size <= MOST_CONSTANT_BYTES for n, size in zip(lengths, sizes, strict=True)) :]
     return latest.program
 
 
-def _held(made: Kept) -> int:
+def _constant_bytes(made: Kept) -> int:
     """Bytes of the arrays in a trace."""
     return sum(getattr(each, "nbytes", 0) for each in made.program.jaxpr.consts)
 
 
-def _held_for(kept: Sequence[Kept], leaves: Sequence[Any]) -> float:
+def _constant_bytes_for(kept: Sequence[Kept], leaves: Sequence[Any]) -> float:
     """The same of a trace of more rows, by those that are there; parameters in it are as large for any."""
 
     def elements(given: Sequence[Any]) -> int:
         sizes = [math.prod(shape_of(leaf)) for leaf in given]
         return 0 if any(map(is_symbolic_dim, sizes)) else sum(sizes)
 
-    known = sorted((elements(each.given), _held(each)) for each in kept)
+    known = sorted((elements(each.given), _constant_bytes(each)) for each in kept)
     asked = elements(leaves)
     if not known or known[0][0] == known[-1][0] or asked <= known[-1][0]:
         return 0

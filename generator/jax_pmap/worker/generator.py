@@ -27,7 +27,7 @@ import numpy as np
 from .drawn_keys import DRAWING
 from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
-from .leaves import in_order, is_key
+from .leaves import is_key, mapped
 
 #: jax's table of generators by name. Raw keys and new ones take theirs from it when they are used.
 REGISTRY: dict[str, Any] = jax.extend.random.define_prng_impl.__globals__["prng"].prngs
@@ -308,4 +308,4 @@ def rekeyed(value: Any, shares: Shares | None) -> Any:
         words = jax.random.key_data(leaf)
         return jax.random.wrap_key_data(words, impl=repeating(shares, words.shape[leaf.ndim :]))
 
-    return value if shares is None else in_order(jax.tree.map(one, value), value)
+    return value if shares is None else mapped(one, value)

@@ -11,14 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import Packed, Values
+from .arguments import Packed, Values, copied
 from .call_traces import (
     alike,
     apart,
     beyond,
     is_of_jax,
     is_wide,
-    kept,
     kind_of,
     replaced,
     results,
@@ -160,7 +159,7 @@ class InNumpy:
                 return leaf
             return np.asarray(made, like.dtype) if hasattr(like, "dtype") else int(made)
 
-        values = replaced(kept(values), self.statics, other)
+        values = replaced(copied(values), self.statics, other)
         call, trace = (follow(values, self.statics, each) for each in (is_of_jax, every))
         if alike(trace, call, Packed(values, self.statics).leaves):
             return True

@@ -5,6 +5,7 @@ import functools
 import math
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -144,6 +145,11 @@ def in_order(value: Any, like: Any) -> Any:
     return value if all(map(operator.is_, ordered, parts)) else tree.unflatten(ordered)
 
 
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with what a function makes of its leaves, and its dicts in their order."""
+    return in_order(jax.tree.map(function, value), value)
+
+
 def to_host(value: Any) -> Any:
     """`value` with its jax arrays (not its keys) copied to NumPy, so that no call can delete them."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
@@ -176,7 +182,7 @@ def to_float64(value: Any) -> Any:
                     return jax.ShapeDtypeStruct(leaf.shape, wide) if abstract else np.asarray(leaf, wide)
         return leaf
 
-    return in_order(jax.tree.map(cast, value), value)
+    return mapped(cast, value)
 
 
 def is_abstract(value: Any) -> bool:

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 
 from . import capture, load, prove
-from .arguments import LeafAxes, Values, take
+from .arguments import LeafAxes, Values, copied, take
 from .calling import Calling
 from .distance import distance, same_bits
 from .exceptions import describe_exception
 from .generator import moved
 from .jaxpr.trace import LCM
-from .leaves import category, in_order, is_key, is_key_leaf, leaf_paths, shape_of, to_host
+from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
 from .protocol import Call, Failure, Object, Problem
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
@@ -217,12 +217,6 @@ def fitting(calling: Calling, layout: Layout) -> dict[str, str]:
 def shape_of_any(value: Any) -> tuple[int, ...]:
     """Shape of the leaf of highest rank."""
     return max((shape_of(leaf) for leaf in jax.tree.leaves(value)), key=len, default=())
-
-
-def copied(values: Values) -> Values:
-    """The same in containers and arrays of their own, for code that changes them in place."""
-    own: Values = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, dict(values))
-    return {name: in_order(value, values[name]) for name, value in own.items()}
 
 
 def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Values | None" = None) -> Values:

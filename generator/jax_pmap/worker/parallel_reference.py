@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from . import prove
-from .arguments import LeafAxes, Packed, Values, partitioned
+from .arguments import LeafAxes, Packed, Values, copied, partitioned
 from .calling import Calling
 from .exceptions import describe_exception
 from .jaxpr.trace import traced_arrays
@@ -18,7 +18,6 @@ from .leaves import is_key_leaf, shape_of, to_host
 from .parallel import (
     MOST_LAYOUTS,
     Layout,
-    copied,
     devices_of,
     each_taken,
     fitting,
