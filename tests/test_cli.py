@@ -213,6 +213,14 @@ def test_every_option_reaches_the_request(invoke, tmp_path):
     ]
 
 
+def test_one_colon_behind_a_file_is_read_as_two(invoke):
+    for words in (["gen", "a/b.py:f", "--inputs", "c.py:g"], ["gen", "a/b.py::f", "--inputs", "c.py::g"]):
+        (request,) = invoke(*words).requests
+        assert (request.target, request.inputs) == ("a/b.py::f", "c.py::g")
+    (request,) = invoke("gen", "pkg.py.m:f").requests
+    assert request.target == "pkg.py.m:f"
+
+
 def test_command_line_reads_back(invoke):
     """The header's command, run again, asks the same question."""
     import shlex

@@ -36,11 +36,12 @@ def scale(x, y):
 def pair(): return np.ones((24, 3)), np.ones((24, 3))
 def seeded(seed): return np.full(8, 2.0 + seed), np.ones(8)
 def by_keyword(): return (np.ones(8),), {"y": np.ones(8)}
+def by_name(): return {"y": np.ones(8), "x": np.ones(8)}
 def as_list(): return [np.ones(8), np.ones(8)]
 def many(): return 1.0, 2.0, 3.0
 def one(): return np.ones((24, 3))
 def twice(): return (np.ones(3),), {"x": np.ones(3)}
-def unnamed(): return {"x": np.ones(3), "y": np.ones(3)}
+def unnamed(): return {"x": np.ones(3), "z": np.ones(3)}
 def nothing(): pass
 def text(): return "x, y"
 def unsorted_keys(): return {"a": 1.0, 2: 3.0}, 1.0
@@ -128,6 +129,7 @@ def test_the_worker_has_the_devices_asked_for(worker):
         ("pair", [[24, 3], [24, 3]], 1),
         ("seeded", [[8], [8]], 2),
         ("by_keyword", [[8], [8]], 1),
+        ("by_name", [[8], [8]], 1),
         ("as_list", [[8], [8]], 1),
     ],
 )

@@ -21,6 +21,7 @@ from jax_pmap.command_options import (
     complete_target,
     generation,
     option,
+    two_colons,
 )
 from jax_pmap.terminal import (
     Progress,
@@ -215,10 +216,11 @@ Examples:
 Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 """,
 )
-@click.argument("parallel", shell_complete=complete_target)
+@click.argument("parallel", callback=two_colons, shell_complete=complete_target)
 @option(
     "--against",
     section="Inputs",
+    callback=two_colons,
     metavar="REFERENCE",
     required=True,
     help="What it should equal: the single-device function, or another parallel one.",
@@ -238,6 +240,7 @@ Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 @option(
     "--convert",
     section="Inputs",
+    callback=two_colons,
     metavar="[NAME=]FILE::FUNC",
     help="Function from a tree of REFERENCE to that of PARALLEL: the same arrays, renamed.",
 )

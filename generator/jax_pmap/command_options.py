@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -52,6 +53,11 @@ class Option(click.Option):
             if all(map(str.islower, words))
             else super().shell_complete(ctx, incomplete)
         )
+
+
+def two_colons(ctx: click.Context, param: click.Parameter, reference: str | None) -> str | None:
+    """``FILE::FUNC`` or ``package.module:FUNC``, where a file may be followed by one colon as well."""
+    return reference and re.sub(r"(?<=\.py):(?!:)", "::", reference)
 
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -120,7 +126,7 @@ def _no_proof_is_gone(context: click.Context, parameter: click.Parameter, given:
 _MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
 #: Outermost first.
 _COMMON: tuple[Decorator, ...] = (
-    click.argument("target", shell_complete=complete_target),
+    click.argument("target", callback=two_colons, shell_complete=complete_target),
     option(
         "--report",
         section="Output",
@@ -133,7 +139,13 @@ _COMMON: tuple[Decorator, ...] = (
         metavar="COMMAND",
         help="Your program, such as 'python train.py': its first call of TARGET is the example.",
     ),
-    option("--inputs", section="Inputs", metavar="FILE::FUNC", help="Function that returns the arguments."),
+    option(
+        "--inputs",
+        section="Inputs",
+        callback=two_colons,
+        metavar="FILE::FUNC",
+        help="Function that returns the arguments.",
+    ),
     option(
         "--arg",
         section="Inputs",

@@ -12,9 +12,9 @@ DIAGNOSTIC = Diagnostic(
     ),
     why="The example inputs are what the function is observed and proved on.",
     cure=(
-        "Return the tuple of positional arguments, or `(args, kwargs)`; one argument is still a "
-        "tuple: `return (x,)`. If the callable takes a `seed`, it is called again with fresh "
-        "seeds."
+        "Return the tuple of positional arguments, a dict of all arguments by name, or `(args, kwargs)`; "
+        "one argument is still a tuple: `return (x,)`. If the callable takes a `seed`, it is called again "
+        "with fresh seeds."
     ),
     example="""\
 import jax.numpy as jnp

@@ -155,7 +155,7 @@ def _inputs(
                 f"{target.source.shown_path}::make_inputs, which returns ({takes})"
             )
         else:
-            hint = f"Return the arguments of `{facts.name}` as a tuple, ({takes}), or as (args, kwargs)"
+            hint = f"Return the arguments of `{facts.name}` as a tuple, ({takes}), or as a dict by name"
         raise refused(
             "JP013",
             problem.message if problem.message.startswith(given) else f"{given}: {problem.message}",

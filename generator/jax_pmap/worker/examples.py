@@ -73,7 +73,10 @@ def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Input
 
 
 def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The argument tuple, or ``(args, kwargs)``."""
+    """The argument tuple, or ``(args, kwargs)``, or a dict of all arguments by name.
+
+    A dict is an argument itself where the function can be called with it alone.
+    """
     target = current()
     parameters = target.signature.parameters.values()
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -90,7 +93,19 @@ def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
         return made, {}
     if isinstance(made, list) and len(made) == len(target.signature.parameters):
         return made, {}
+    if type(made) is dict and not _binds(made) and _binds(**made):
+        return (), made
     return (made,), {}
+
+
+def _binds(*args: Any, **kwargs: Any) -> bool:
+    """Whether the target can be called so, besides what it is given already."""
+    target = current()
+    try:
+        target.signature.bind(*target.bound_args, *args, **{**target.bound_kwargs, **kwargs})
+    except TypeError:
+        return False
+    return True
 
 
 def inputs_from_specs(request: protocol.InputsFromSpecs) -> protocol.Inputs:
