@@ -221,6 +221,14 @@ def test_one_colon_behind_a_file_is_read_as_two(invoke):
     assert request.target == "pkg.py.m:f"
 
 
+@pytest.mark.parametrize(
+    ("target", "inputs"), [("a/b.py::M.f", "a/b.py::make"), ("a.b:f", "a.b:make"), ("f", "make")]
+)
+def test_inputs_by_name_alone_are_of_the_same_file(invoke, target, inputs):
+    (request,) = invoke("gen", target, "--inputs", "make").requests
+    assert request.inputs == inputs
+
+
 def test_command_line_reads_back(invoke):
     """The header's command, run again, asks the same question."""
     import shlex
@@ -321,6 +329,7 @@ def test_unknown_option_and_command(invoke):
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--devices" in result.stderr
     assert invoke("genn", "f").exit_code == 2
+    assert "jax-pmap gen train.py::f" in invoke("train.py::f").stderr
     assert invoke("gen").exit_code == 2
     assert invoke("gen", "f", "g").exit_code == 2
 

@@ -83,6 +83,14 @@ class _Group(click.Group):
             code = _report_bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(words))
         sys.exit(code if isinstance(code, int) else 0)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` start with, and the rest of them."""
+        if ":" in args[0]:
+            ctx.fail(f"A command comes before '{args[0]}', such as: jax-pmap gen {args[0]}")
+        return super().resolve_command(ctx, args)
+
 
 def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:

@@ -450,7 +450,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         RefusalError: JP018, naming the option, its value and what it takes.
     """
     config, own = config.for_target(options["target"])
-    options = {**options, "inputs": options["inputs"] or own.inputs}
+    options = {**options, "inputs": _in_file_of(options["target"], options["inputs"] or own.inputs)}
     given = any(options[name] for name in _ROLES)
     options |= {name: options[name] or getattr(own, name) for name in (*(() if given else _ROLES), "arg")}
     # `verify` emits nothing that could be arranged.
@@ -511,6 +511,13 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         plan=Path(options["plan"]) if options.get("plan") else None,
         command=command_line(options),
     )
+
+
+def _in_file_of(target: str, reference: str | None) -> str | None:
+    """`reference`; a name alone is of the same file or module as `target`."""
+    if reference is None or ":" in reference:
+        return reference
+    return re.sub(r"[^:]*$", "", target) + reference
 
 
 def command_line(options: Mapping[str, Any], command: str = "gen") -> str:
