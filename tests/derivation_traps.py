@@ -389,6 +389,57 @@ TRAPS: dict[str, Trap] = {
             (x.reshape(-1) * (jnp.arange(x.size) + lax.axis_index("i") * x.size)).sum()
         ),
     ),
+    "labels of the share's entries": Trap(
+        False, lambda w, x, y, k, m: x[:, :2] * (jnp.arange(2 * y.size).reshape(-1, 2) + 1), None, I
+    ),
+    "a label is compared with numbers": Trap(
+        False,
+        lambda w, x, y, k, m: y * ((jnp.arange(y.size) + 1)[:, None] == jnp.arange(1, 7)).any(1),
+        None,
+        I,
+    ),
+    "a label from zero is told from none": Trap(
+        False, lambda w, x, y, k, m: y * (2 * jnp.arange(y.size) == jnp.arange(y.size)), None, I
+    ),
+    "labels that count otherwise are compared": Trap(
+        False,
+        lambda w, x, y, k, m: y * (jnp.arange(2 * y.size).reshape(-1, 2)[:, 0] + 1 == jnp.arange(y.size) + 4),
+        None,
+        I,
+    ),
+    "the label of the last writer is read": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            jnp.zeros_like(x).at[jnp.arange(y.size), k].set(jnp.arange(y.size) + 1.0).sum(1) * y
+        ),
+        None,
+        I,
+    ),
+    "labels of other rows are read": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            y * (jnp.zeros(6).at[k].set(jnp.arange(y.size) + 1.0)[k] == jnp.arange(y.size) + 1)
+        ),
+        None,
+        I,
+    ),
+    "the last writer into a place of the example's own": Trap(
+        True,
+        lambda w, x, y, k, m: jax.grad(
+            lambda x: (
+                x.at[jnp.arange(y.size)[:, None], jnp.stack([k, k % 2], 1)].set(jnp.stack([y, x[:, 0]], 1))
+                ** 3
+            ).sum()
+        )(x),
+        None,
+        I,
+    ),
+    "the last writer into a place of all": Trap(
+        False,
+        lambda w, x, y, k, m: jax.grad(lambda y: (jnp.zeros(6).at[k].set(y) ** 3).sum())(y),
+        None,
+        I,
+    ),
     "positions of the share": Trap(False, lambda w, x, y, k, m: y * jnp.arange(y.size), None, I),
     "reversed": Trap(False, lambda w, x, y, k, m: y[::-1], None, I),
     "rolled": Trap(False, lambda w, x, y, k, m: jnp.roll(y, 1), None, I),

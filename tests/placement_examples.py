@@ -583,6 +583,15 @@ example(
     "x4:12,2",
 )
 example("scatter_add", lambda v, i: jax.ops.segment_sum(v, i, 5), "f:12,2", "x5:12")
+# Differentiation labels the writes, to find which of several to one place is the last.
+for columns in ((), (2,)):
+    shape = "".join(f",{size}" for size in columns)
+
+    def written(x, i, u, b, columns=columns):
+        rows = jnp.arange(b).reshape(b, *(1 for _ in columns))
+        return jax.grad(lambda x, u: jnp.sum(x.at[rows, i].set(u) ** 3), (0, 1))(x, u)
+
+    example("scatter", written, "f:12,4", f"x4:12{shape}", f"f:12{shape}")
 example("scatter_max", lambda v, i: jax.ops.segment_max(v, i, 5), "f:12,2", "x5:12")
 
 OWN = "i"

@@ -353,3 +353,49 @@ def test_several_rows_for_each_example_are_handed_in_by_another_axis(project: Pr
     given = ("--arg", "logits=f32[24,3,5]", "--arg", "labels=f32[24,5]", "--no-run")
     made = project.run("gen", "ensemble.py::of_groups", *given)
     assert "derived for all inputs and device counts" in made.words
+
+
+WRITTEN = """\
+import jax
+import jax.numpy as jnp
+
+
+def advantages(w, x, rewards, group_size=4):
+    hidden = jnp.tanh(x @ jnp.ones((x.shape[1], 16)))
+    groups = rewards.reshape(-1, group_size)
+    groups = (groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-4)
+    return jax.grad(lambda w: jnp.mean(groups.reshape(-1) * (hidden @ w)))(w)
+
+
+def top_k(w, x):
+    def loss(w):
+        hidden = x @ w
+        values, chosen = jax.lax.top_k(hidden, 2)
+        codes = jnp.zeros_like(hidden).at[jnp.arange(len(x))[:, None], chosen].set(jax.nn.relu(values))
+        return jnp.mean((codes @ w.T - x) ** 2)
+
+    return jax.grad(loss)(w)
+
+
+def in_order(w, x):
+    hidden = x @ w
+    return jnp.mean(hidden.at[jnp.argsort(hidden.sum(1)), 0].set(0.0) ** 2)
+"""
+
+
+def test_a_number_in_the_code_is_no_size_that_devices_do_not_share(project: Project) -> None:
+    """A batch of 16, which is a width here, gives 8 devices no groups of four."""
+    project.write("written.py", WRITTEN)
+    given = ("--arg", "w=f32[16]", "--arg", "x=f32[96,3]", "--arg", "rewards=f32[96]", "--no-run")
+    made = project.run("gen", "written.py::advantages", *given)
+    assert "each device takes a multiple of 4 rows" in made.words
+
+
+def test_the_last_of_several_writes_is_each_examples_own(project: Project) -> None:
+    project.write("written.py", WRITTEN)
+    given = ("--arg", "w=f32[6,6]", "--arg", "x=f32[24,6]")
+    made = project.run("gen", "written.py::top_k", *given)
+    assert "derived for all inputs and device counts" in made.words
+    assert "pmean jax.grad(loss)(w)" in made.words
+    says = ("`hidden.at[jnp.argsort(hidden.sum(1)), 0].set(0.0)` couples the examples",)
+    project.refused("JP043", "gen", "written.py::in_order", *given, says=says, exit_code=1)

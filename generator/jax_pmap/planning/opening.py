@@ -30,13 +30,7 @@ def called_by(call: str) -> str:
         return ast.unparse(func)
     while isinstance(func, ast.Call):
         func = func.func
-    root = func
-    while isinstance(root, ast.Attribute | ast.Subscript):
-        root = root.value
-    if func is not None and not isinstance(root, ast.Name):
-        return ast.unparse(func)  # `(mean, rms)[robust](x)`, which has a parenthesis of its own.
-    named = call.partition("(")[0].strip()
-    return named if named or func is None else ast.unparse(func)  # `(model)(x)`
+    return call.partition("(")[0].strip() if func is None else ast.unparse(func)
 
 
 def method_given(call: str) -> str:

@@ -126,7 +126,7 @@ def witness(
             break
     for rows in telling(answer.operations) if answer.complete else ():
         with prove.x64(question.x64):
-            counts_there = _sharing(rows, refused)
+            counts_there = _sharing(rows, multiple, refused)
             why = _otherwise_on(question, parallel, packed, rows, counts_there, foreign=foreign)
             share = answer.batch // max(answer.counts)
             suits = None if why is None else _suiting(question, parallel, packed, rows, share // multiple)
@@ -521,15 +521,16 @@ def _otherwise_on(
     return _only_there(found, there).endings[0]
 
 
-def _sharing(rows: int, refused: Sequence[tuple[int, int]] = ()) -> list[int]:
+def _sharing(rows: int, multiple: int, refused: Sequence[tuple[int, int]] = ()) -> list[int]:
     """Counts of devices that share `rows`, and of which each has several: with one, `few` is asked.
 
-    On none of them the code says that it takes no such batch: from and up to so many rows are `refused`.
+    On all of them a device has a multiple of `multiple` rows, and on none the code says that it takes no such
+    batch: from and up to so many rows are `refused`.
     """
     counts = [
         count
         for count in counts_for(rows, most=len(COUNTS))
-        if not telling.is_refused(refused, rows // count, rows)
+        if rows // count % multiple == 0 and not telling.is_refused(refused, rows // count, rows)
     ]
     several = [count for count in counts if rows > count]
     if refused and len(counts) == 1:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from .equation import Equation, Result, Rule, Stuck, Value
-from .lattice import Partial, Placement, Positions, Replicated, Sharded
+from .lattice import Labels, Partial, Placement, Positions, Replicated, Sharded
 from .rounds import grouped, of_groups
 from .terms import FOLDED, Term, Terms, fold, freeze
 
@@ -129,7 +129,7 @@ class Added:
             result = found(eq, *places, **eq.params)
         except Stuck:
             # The first device's positions are those of the whole batch.
-            rows = [Sharded(each.axis) if isinstance(each, Positions) else each for each in places]
+            rows = [Sharded(each.axis) if isinstance(each, (Positions, Labels)) else each for each in places]
             if rows == list(places):
                 raise
             result = found(eq, *rows, **eq.params)
@@ -137,7 +137,7 @@ class Added:
 
     def left_out(self, eq: Equation) -> bool:
         """Whether a sum over the batch has zeros of the added rows."""
-        rows = (Replicated, Sharded, Positions)
+        rows = (Replicated, Sharded, Positions, Labels)
         if not all(isinstance(place, rows) for operand in eq.operands for place in operand.places):
             return False
         if eq.name in PRODUCTS:

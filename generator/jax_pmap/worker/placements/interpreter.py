@@ -49,6 +49,7 @@ from .lattice import (
     Downward,
     Extreme,
     Index,
+    Labels,
     Loose,
     Mixed,
     OwnKey,
@@ -504,7 +505,7 @@ class Interpreter:
         for index, shape in enumerate(shapes):
             sizes = list(shape)
             for place, counts in zip(places, self.axes.values(), strict=True):
-                if isinstance(place, (Sharded, Spread, Positions, Mixed, Dealt)):
+                if isinstance(place, (Sharded, Spread, Positions, Labels, Mixed, Dealt)):
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
@@ -1468,7 +1469,7 @@ class Interpreter:
             if place.axis == 0:
                 return Unknown("a loop goes over the examples of this device")
             return replace(place, axis=place.axis - 1)
-        if isinstance(place, (Positions, Blocks, Copies, OwnKeys)):
+        if isinstance(place, (Positions, Labels, Blocks, Copies, OwnKeys)):
             return Unknown("a loop goes over positions")
         if isinstance(place, Spread):
             return Unknown(describe(place))
@@ -1509,7 +1510,7 @@ class Interpreter:
             return Unknown(describe(place))
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)
-        if isinstance(place, (Positions, Index, Downward)):
+        if isinstance(place, (Positions, Labels, Index, Downward)):
             return Unknown("positions are stacked by a loop")
         return place
 

@@ -148,6 +148,21 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
+class Labels:
+    """Whole numbers that tell entries of the share apart: each is that of ``V`` less how many stand ahead.
+
+    What numbers all entries of the whole batch, as ``arange(rows * 2).reshape(rows, 2)``, numbers on a device
+    those of its share. Two of one device are equal where they are in ``V``. With `least` above zero labels
+    begin there, and zeros stand for none, in ``V`` too.
+    """
+
+    axis: int
+    #: How many there are in ``V``.
+    length: int
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OwnKey:
     """A PRNG key of the device's own, where ``V`` is the one key of the whole-batch program.
 
@@ -189,7 +204,7 @@ class Unknown:
 
 Placement: TypeAlias = (
     "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running"
-    " | Index | Downward | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    " | Index | Downward | Positions | Labels | OwnKey | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

@@ -14,6 +14,7 @@ from ..lattice import (
     Downward,
     Extreme,
     Index,
+    Labels,
     Loose,
     Mixed,
     Partial,
@@ -94,7 +95,7 @@ def describe(place: Placement) -> str:
         return "one example is combined with others"
     if isinstance(place, (Loose, Rounds, Running)):
         return "sums of groups, of other rows on a device than in the whole batch, are used one by one"
-    if isinstance(place, Positions):
+    if isinstance(place, (Positions, Labels)):
         return "positions within the share are used as if they were positions within the batch"
     return f"what this device holds ({shown(place)}) is used as if it were whole"
 
@@ -136,7 +137,7 @@ def partial_power(eq: Equation, operand: int, place: Placement) -> "Power | None
 @rule("add", "sub")
 def add(eq: Equation, *places: Placement, **_: Any) -> Result:
     """Linear: partial sums stay partial, where they are off by the same power."""
-    index = [i for i, place in enumerate(places) if isinstance(place, (Index, Positions))]
+    index = [i for i, place in enumerate(places) if isinstance(place, (Index, Positions, Labels))]
     if index and eq.name == "add":
         return add_positions(eq, *places)
     extremes = [i for i, place in enumerate(places) if isinstance(place, Extreme)]
@@ -176,6 +177,12 @@ def add_positions(eq: Equation, x: Placement, y: Placement) -> Result:
                 return Same(Sharded(one.axis), at)
         if isinstance(one, (Positions, Index)) and eq.is_zero(1 - at):
             return Same(one, at)
+        first = eq.value(1 - at)
+        if isinstance(one, Positions) and one.column is None:
+            one = Labels(one.axis, one.length)
+        if isinstance(one, Labels) and not one.least and not power_of(other) and (first or 0) > 0:
+            holds_positions(eq)
+            return replace(one, least=first)
     raise Stuck(describe(x if isinstance(x, (Index, Positions)) else y))
 
 
@@ -343,12 +350,18 @@ def extreme(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
 @rule("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "le_to", "lt_to")
 def compare(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
     """Of values off by the same power the order is that of the whole ones."""
-    for one, _other, at in ((x, y, 0), (y, x, 1)):
+    for one, other, at in ((x, y, 0), (y, x, 1)):
         if isinstance(one, (Positions, Index)) and eq.is_zero(1 - at):
             # Neither is ever negative; whatever else is asked of them depends on the device.
             if (eq.name, at) in (("lt", 0), ("gt", 1), ("ge", 0), ("le", 1)):
                 return Sharded(one.axis) if isinstance(one, Positions) else WHOLE
             raise Stuck(describe(one))
+        if isinstance(one, Labels) and eq.name in ("eq", "ne"):
+            if eq.is_zero(1 - at) and one.least > 0:
+                return Sharded(one.axis)
+            if isinstance(other, Labels) and (other.least > 0) == (one.least > 0):
+                if (other.axis, other.length) == (one.axis, one.length):
+                    return Sharded(one.axis)
     common_power(eq, (x, y))
     return placed(alike(eq, (x, y)), 0)
 

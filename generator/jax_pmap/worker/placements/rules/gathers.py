@@ -1,7 +1,7 @@
 """Operations that read and write at places that other operands hold: gathers, scatters, dynamic slices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..equation import CUT_AGAIN, Equation, Result, Same, Sliced, Stuck, rule
@@ -11,6 +11,7 @@ from ..lattice import (
     Copies,
     Extreme,
     Index,
+    Labels,
     OwnKey,
     Partial,
     Placement,
@@ -138,6 +139,10 @@ def gather(
                     return Sharded(window, x.power, x.outer)
             raise Stuck("all devices read at the same places of what is divided between them")
         raise Stuck(describe(x))
+    if isinstance(x, Labels):
+        row = own_rows(eq, at, Sharded(x.axis), indices)
+        if row is not None and "FILL" not in str(mode):
+            return replace(x, axis=at.rows[row])
     row = own_rows(eq, at, x, indices)
     if row is not None:
         assert isinstance(x, Sharded)
@@ -209,6 +214,11 @@ def scatter(
     if row is not None and isinstance(x, Sharded) and isinstance(updates, Sharded):
         if updates.axis == at.rows[row] and updates.outer == x.outer:
             return Sharded(x.axis, common_of(eq, x, updates), x.outer)
+    if row is not None and isinstance(x, Sharded) and isinstance(updates, Labels) and eq.is_zero(0):
+        # So differentiation finds which of several writes to one place is the last.
+        if eq.name == "scatter" and params.get("update_jaxpr") is None and updates.least > 0:
+            if updates.axis == at.rows[row]:
+                return replace(updates, axis=x.axis)
     if isinstance(x, (Partial, Extreme)):
         raise Stuck(describe(x))
     raise Stuck("examples write to rows of others")

@@ -13,6 +13,7 @@ from ..lattice import (
     Downward,
     Extreme,
     Index,
+    Labels,
     Mixed,
     OwnKey,
     Partial,
@@ -37,7 +38,7 @@ def broadcast_in_dim(
     varying = eq.varying()
     if isinstance(x, (Index, Downward)) or (isinstance(x, Positions) and x.column is not None):
         raise Stuck(describe(x))
-    if isinstance(x, (Sharded, Positions)):
+    if isinstance(x, (Sharded, Positions, Labels)):
         axis = broadcast_dimensions[x.axis]
         if varying != (axis,):
             raise Stuck("an array is spread over the examples twice")
@@ -90,17 +91,12 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
             return reshaped(eq, replace(x, axis=tuple(dimensions).index(x.axis)), ordered)
         raise Stuck("a reshape in another order of the axes has no rule")
     if isinstance(x, Positions) and x.column is None and math.prod(eq.shape(0)) == eq.shape(0)[x.axis]:
-        axis = eq.split()
-        if axis is not None and eq.out()[axis] == eq.shape(0)[x.axis]:
-            return replace(x, axis=axis)
+        placed = of_rows(eq, Sharded(x.axis))
+        if isinstance(placed, Sharded) and placed.outer == 1 == math.prod(eq.out()[: placed.axis]):
+            alike = eq.out()[placed.axis] == x.length // eq.counts[0]
+            return replace(x, axis=placed.axis) if alike else Labels(placed.axis, x.length)
     if isinstance(x, Sharded):
-        placed = reshaped(eq, x, [shapes[0] for shapes in eq.inputs])
-        if isinstance(placed, Sharded):
-            rows, groups = eq.shape(0)[x.axis] // x.outer, eq.out()[placed.axis] // placed.outer
-            if groups and rows > groups:
-                # Sizes in the program may be rounded (`len(x) // 4`): other shares are other groups.
-                eq.in_multiples(x.axis, rows // groups * x.outer)
-        return placed
+        return of_rows(eq, x)
     if isinstance(x, Mixed):
         return regrouped(eq, x)
     if isinstance(x, SHAPED_ALIKE):
@@ -111,6 +107,17 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
     if isinstance(x, (Blocks, Copies)):
         return out_of_blocks(eq, x)
     raise Stuck(describe(x))
+
+
+def of_rows(eq: Equation, x: Sharded) -> Placement:
+    """A sharded value reshaped, and the multiples of rows for which it is so."""
+    placed = reshaped(eq, x, [shapes[0] for shapes in eq.inputs])
+    if isinstance(placed, Sharded):
+        rows, groups = eq.shape(0)[x.axis] // x.outer, eq.out()[placed.axis] // placed.outer
+        if groups and rows > groups:
+            # Sizes in the program may be rounded (`len(x) // 4`): other shares are other groups.
+            eq.in_multiples(x.axis, rows // groups * x.outer)
+    return placed
 
 
 def reshaped(eq: Equation, x: Sharded, given: Sequence[Shape]) -> Placement:
@@ -206,7 +213,7 @@ def squeeze(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) 
     """Axes of size 1 are dropped."""
     if isinstance(x, SHAPED_ALIKE):
         return x
-    if isinstance(x, (Sharded, Blocks)) or (isinstance(x, Positions) and x.column is None):
+    if isinstance(x, (Sharded, Blocks, Labels)) or (isinstance(x, Positions) and x.column is None):
         if x.axis in dimensions:
             raise Stuck("the axis of the examples is dropped")
         return replace(x, axis=x.axis - sum(d < x.axis for d in dimensions))
@@ -224,7 +231,7 @@ def transpose(eq: Equation, x: Placement, *, permutation: Sequence[int], **_: An
     if isinstance(x, Mixed):
         axes = tuple(list(permutation).index(axis) for axis in x.axes)
         return replace(x, axes=axes, axis=list(permutation).index(x.axis))
-    if isinstance(x, Sharded) or (isinstance(x, Positions) and x.column is None):
+    if isinstance(x, (Sharded, Labels)) or (isinstance(x, Positions) and x.column is None):
         return replace(x, axis=list(permutation).index(x.axis))
     raise Stuck(describe(x))
 
