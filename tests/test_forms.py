@@ -313,6 +313,105 @@ def test_constants_of_own_containers_are_held_to_the_proof_where_they_decide(
     assert "ValueError: energy: `parts['norm'].axis` must be -1" in ran.stderr
 
 
+BESIDE_LEAVES = """\
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+NAMES = [f"other{i}" for i in range(9)] + ["axis"]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    axis: int = -1
+
+
+class Centre(nnx.Module):
+    def __init__(self, axis):
+        self.axis = axis
+        self.norm = nnx.BatchNorm(3, use_running_average=True, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        x = self.norm(x)
+        return x - x.mean(self.axis, keepdims=True)
+
+
+def spread(x, axis):
+    return jnp.mean(jnp.abs(x - x.mean(axis, keepdims=True)))
+
+
+def of_slots(conf, x):
+    return spread(x, conf.axis)
+
+
+def of_many(conf, x):
+    return spread(x, conf.axis) * conf.w.sum()
+
+
+def of_graph(graphdef, state, x):
+    return jnp.mean(jnp.abs(nnx.merge(graphdef, state)(x)))
+
+
+fields = [(name, int, dataclasses.field(default=3)) for name in NAMES]
+made = dataclasses.make_dataclass("Many", ["w", *fields])
+made.__module__ = __name__
+Many = jax.tree_util.register_dataclass(made, data_fields=["w"], meta_fields=NAMES)
+
+
+def x(seed=0):
+    return np.random.default_rng(seed).normal(size=(24, 3)).astype("float32")
+
+
+def for_slots(axis=-1):
+    return Slots(axis), x()
+
+
+def for_many(axis=-1):
+    return Many(np.ones(3), axis=axis), x()
+
+
+def for_graph(axis=-1, average=True):
+    centre = Centre(axis)
+    centre.norm.use_running_average = average
+    return *nnx.split(centre), x()
+"""
+CALLS_BESIDE = """\
+import numpy as np
+import beside
+import of_slots_pmap, of_many_pmap, of_graph_pmap
+
+
+def raises(call, args):
+    try:
+        call(*args)
+    except ValueError as error:
+        return "as in the run this file was made from" in str(error)
+    return False
+
+
+for module in (of_slots_pmap, of_many_pmap, of_graph_pmap):
+    name = module.__name__[:-5]
+    call, makes = getattr(module, name), getattr(beside, name.replace("of", "for"))
+    assert np.allclose(call(*makes()), getattr(beside, name)(*makes()), rtol=1e-5), name
+    assert raises(call, makes(0)), name
+assert raises(of_graph_pmap.of_graph, beside.for_graph(average=False))
+"""
+
+
+def test_constants_in_slots_in_graphs_of_nnx_and_among_many_are_held_to_the_proof(shared: Project) -> None:
+    shared.write("beside.py", BESIDE_LEAVES)
+    for name in ("slots", "many", "graph"):
+        words = (f"beside.py::of_{name}", "--inputs", f"beside.py::for_{name}", "--no-run")
+        made = shared.run("gen", *words, "-o", f"of_{name}_pmap.py")
+        assert made.exit_code == 0, made.stderr
+    subprocess.run([sys.executable, "-c", CALLS_BESIDE], env=simulated(4), check=True)
+
+
 NAMED = """\
 import jax.numpy as jnp
 import numpy as np

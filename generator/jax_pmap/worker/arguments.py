@@ -1,5 +1,6 @@
 """Example arguments: their constants and graphs, cut along the batch, packed for a call."""
 
+import dataclasses
 import inspect
 import operator
 import sys
@@ -117,9 +118,16 @@ def parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-    if not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
+    if jax.tree_util.all_leaves([value]):
         return []
-    return [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    return [(f"{path}.{name}", part) for name, part in attributes(value).items()]
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those of a dataclass with slots too."""
+    if dataclasses.is_dataclass(value) and not hasattr(value, "__dict__"):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return dict(getattr(value, "__dict__", {}))
 
 
 def functions(value: Any, path: str) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 """
 
 import collections
+import copy
 import dis
 import functools
 import itertools
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .arguments import LeafAxes, Packed, Values, graph_variables, parts
+from .arguments import MODES, LeafAxes, Packed, Values, attributes, graph_variables, parts
 from .asked_names import Name
 from .functions import codes, unwrapped
 from .jaxpr.symbolic import rows
@@ -36,8 +37,9 @@ MOST_LEAVES = 4
 MOST_APART = 4
 #: How many widths of whole arrays have another one, how many numbers are tried for each, and the largest.
 MOST_WIDTHS, MOST_NAMED, WIDEST = 4, 8, 1 << 16
-#: Constants in the user's own containers that have other values, and names that some of them may be.
-MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
+#: Constants in the user's own containers that have other values, those in programs of many operations, and
+#: names that some of them may be.
+MOST_CONSTANTS, MOST_OF_LARGE, REDUCING = 48, 8, ("mean", "sum", "max", "none")
 #: How many words a constant is tried as, and one that nothing has for a key.
 MOST_WORDS, OTHER_WORD = 16, "another word"
 #: Methods and functions that look for a name or parts of it, what compares it, and the longest of such parts.
@@ -125,7 +127,7 @@ def others(
     yield from forms.keys(
         words, _words_asked_for(sources), takes, {form for each in read for form in each.given}
     )
-    yield from forms.constants()
+    yield from forms.constants(MOST_CONSTANTS if sources else MOST_OF_LARGE)
 
 
 class _Forms:
@@ -461,11 +463,15 @@ class _Forms:
             packed = Packed(self._with_names(self.values, table, {key: word}), self.statics)
             yield self._made(packed, f"`{path}` with {word!r} for {key!r}", given)
 
-    def constants(self) -> Iterator[tuple[Other, ...]]:
-        """Other values of each constant that a container of the user's own class holds beside its leaves."""
+    def constants(self, most: int) -> Iterator[tuple[Other, ...]]:
+        """Other values of constants that containers of the user's own classes hold beside their leaves.
+
+        Of `most` of them, floats last: no axis and no name is one.
+        """
         given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
         found = [each for name, value in given.items() for each in constants_of(value, name)]
-        for owner, field, path in found[:MOST_CONSTANTS]:
+        found.sort(key=lambda each: isinstance(getattr(each[0], each[1]), float))
+        for owner, field, path in found[:most]:
             value = getattr(owner, field)
             others = _Constant(self, owner, field, path)
             if isinstance(value, str):
@@ -520,7 +526,7 @@ class _Constant:
             except Exception:
                 break  # It is computed, or cannot be changed.
             try:
-                packed = Packed(forms.values, forms.statics)
+                packed = self._packed(form[0].argument)
             except Exception:
                 continue
             finally:
@@ -528,6 +534,17 @@ class _Constant:
             if packed.trees != forms.packed.trees and len(packed.leaves) == len(forms.leaves):
                 found.append(Other(packed, tuple(forms.leaves), f"`{self.path}` = {value!r}", form))
         return found
+
+    def _packed(self, name: str) -> Packed:
+        """The inputs with the object as it is now."""
+        forms = self.forms
+        packed = Packed(forms.values, forms.statics)
+        if packed.trees != forms.packed.trees:
+            return packed
+        # What is static as a whole is in both by itself, and a copy of it stays as it is now.
+        value = forms.values[name]
+        copied = copy.deepcopy(value, {id(leaf): leaf for leaf in jax.tree.leaves(value)})
+        return Packed({**forms.values, name: copied}, forms.statics)
 
 
 def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
@@ -625,15 +642,39 @@ def _flat(constants: Iterable[Any]) -> Iterator[Any]:
 
 def constants_of(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
     """Objects of the user's own classes in a value, attributes that are constants, and their paths."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(value, nnx.GraphDef):
+        yield from _constants_of_graph(value, path)
+        return
     inside = parts(value, path)
-    if inside and not isinstance(value, (dict, list, tuple)):
-        module = sys.modules.get(type(value).__module__)
-        if not INSTALLED.search(getattr(module, "__file__", None) or "<none>"):
-            yield from (
-                (value, name, f"{path}.{name}") for name, part in vars(value).items() if different(part)
-            )
+    if inside and not isinstance(value, (dict, list, tuple)) and _is_own(type(value)):
+        yield from (
+            (value, name, f"{path}.{name}") for name, part in attributes(value).items() if different(part)
+        )
     for where, part in inside:
         yield from constants_of(part, where)
+
+
+def _constants_of_graph(graph: Any, path: str) -> Iterator[tuple[Any, str, str]]:
+    """The same of a GraphDef of Flax NNX, whose modules are made when it is merged; and their modes."""
+    nodes, listed = iter(graph.nodes), enumerate(graph.attributes)
+
+    def of_next_node() -> Iterator[tuple[Any, str, str]]:
+        node = next(nodes)
+        for _ in range(getattr(node, "num_attributes", 0)):
+            index, (name, attribute) = next(listed)
+            if not hasattr(attribute, "value"):  # It is a node by itself, whose attributes follow.
+                yield from of_next_node()
+            elif (_is_own(node.type) or name in MODES) and different(attribute.value):
+                yield attribute, "value", f"{path}.attributes[{index}][1].value"
+
+    return of_next_node()
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is not one of an installed package."""
+    module = sys.modules.get(kind.__module__)
+    return not INSTALLED.search(getattr(module, "__file__", None) or "<none>")
 
 
 def different(value: Any) -> list[Any]:
