@@ -317,6 +317,7 @@ BESIDE_LEAVES = """\
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -363,6 +364,25 @@ made.__module__ = __name__
 Many = jax.tree_util.register_dataclass(made, data_fields=["w"], meta_fields=NAMES)
 
 
+class Scaled(eqx.Module):
+    scale: jax.Array
+    axis: int
+    drop: eqx.nn.Dropout
+
+    def __call__(self, x, key):
+        return self.drop(self.scale * (x - x.mean(self.axis, keepdims=True)), key=key)
+
+
+@eqx.filter_jit
+def of_module(model, x, key):
+    return model(x, key)
+
+
+@nnx.jit
+def of_rates(first, second, x):
+    return second(first(x))
+
+
 def x(seed=0):
     return np.random.default_rng(seed).normal(size=(24, 3)).astype("float32")
 
@@ -379,11 +399,19 @@ def for_graph(axis=-1, average=True):
     centre = Centre(axis)
     centre.norm.use_running_average = average
     return *nnx.split(centre), x()
+
+
+def for_module(axis=-1, rate=0.0):
+    return Scaled(jnp.ones(3), axis, eqx.nn.Dropout(rate)), x(), jax.random.key(0)
+
+
+def for_rates(second=0.0):
+    return nnx.Dropout(0.0, rngs=nnx.Rngs(0)), nnx.Dropout(second, rngs=nnx.Rngs(1)), x()
 """
 CALLS_BESIDE = """\
 import numpy as np
 import beside
-import of_slots_pmap, of_many_pmap, of_graph_pmap
+import of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap
 
 
 def raises(call, args):
@@ -394,20 +422,23 @@ def raises(call, args):
     return False
 
 
-for module in (of_slots_pmap, of_many_pmap, of_graph_pmap):
+for module in (of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap):
     name = module.__name__[:-5]
     call, makes = getattr(module, name), getattr(beside, name.replace("of", "for"))
     assert np.allclose(call(*makes()), getattr(beside, name)(*makes()), rtol=1e-5), name
-    assert raises(call, makes(0)), name
+    assert raises(call, makes(0 if module is not of_rates_pmap else 0.5)), name
+assert raises(of_module_pmap.of_module, beside.for_module(rate=0.5))
 assert raises(of_graph_pmap.of_graph, beside.for_graph(average=False))
 """
 
 
-def test_constants_in_slots_in_graphs_of_nnx_and_among_many_are_held_to_the_proof(shared: Project) -> None:
+def test_constants_in_slots_graphs_and_layers_are_held_to_the_proof(shared: Project) -> None:
     shared.write("beside.py", BESIDE_LEAVES)
-    for name in ("slots", "many", "graph"):
-        words = (f"beside.py::of_{name}", "--inputs", f"beside.py::for_{name}", "--no-run")
-        made = shared.run("gen", *words, "-o", f"of_{name}_pmap.py")
+    for name in ("slots", "many", "graph", "module", "rates"):
+        words = ["--inputs", f"beside.py::for_{name}", "-o", f"of_{name}_pmap.py"]
+        # A run has other numbers than the given ones, but where these decide.
+        words += ["--no-run"] if name != "module" else []
+        made = shared.run("gen", f"beside.py::of_{name}", *words)
         assert made.exit_code == 0, made.stderr
     subprocess.run([sys.executable, "-c", CALLS_BESIDE], env=simulated(4), check=True)
 

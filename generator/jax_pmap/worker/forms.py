@@ -6,6 +6,7 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 """
 
 import collections
+import contextlib
 import copy
 import dis
 import functools
@@ -40,6 +41,8 @@ MOST_WIDTHS, MOST_NAMED, WIDEST = 4, 8, 1 << 16
 #: Constants in the user's own containers that have other values, those in programs of many operations, and
 #: names that some of them may be.
 MOST_CONSTANTS, MOST_OF_LARGE, REDUCING = 48, 8, ("mean", "sum", "max", "none")
+#: Attributes of libraries' layers by which they draw nothing, where they are zero.
+RATES = ("rate", "p")
 #: How many words a constant is tried as, and one that nothing has for a key.
 MOST_WORDS, OTHER_WORD = 16, "another word"
 #: Methods and functions that look for a name or parts of it, what compares it, and the longest of such parts.
@@ -470,10 +473,14 @@ class _Forms:
         """
         given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
         found = [each for name, value in given.items() for each in constants_of(value, name)]
+        # A dropout with a rate of zero draws nothing, and its key is nobody's.
+        rates = [each for each in found if _is_no_rate(*each[:2])]
+        found = [each for each in found if each not in rates]
         found.sort(key=lambda each: isinstance(getattr(each[0], each[1]), float))
-        for owner, field, path in found[:most]:
+        for places in ([[each] for each in found[:most]]) + [rates] * bool(rates):
+            owner, field, _ = places[0]
             value = getattr(owner, field)
-            others = _Constant(self, owner, field, path)
+            others = _Constant(self, places)
             if isinstance(value, str):
                 # It may be a key: each that the class names is one of its own, and any other is none.
                 for word in dict.fromkeys([*REDUCING, *_words(type(owner))][:MOST_WORDS]):
@@ -507,44 +514,47 @@ class _Forms:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A constant that an object among the inputs holds beside its leaves."""
+    """A constant that objects among the inputs hold: these, their attributes and the paths."""
 
     forms: _Forms
-    owner: Any
-    field: str
-    path: str
+    places: Sequence[tuple[Any, str, str]]
 
     def made(self, values: Iterable[Any]) -> list[Other]:
         """The inputs with other values of it; of those that cannot be set, or are no part of them, none."""
-        forms, given, found = self.forms, getattr(self.owner, self.field), []
-        form = (FixedForm(re.split(r"\W", self.path)[0], self.path, value=repr(given)),)
+        forms, found = self.forms, []
+        given = getattr(*self.places[0][:2])
+        form = tuple(
+            FixedForm(re.split(r"\W", path)[0], path, value=repr(given)) for _, _, path in self.places
+        )
         for value in values:
             if value == given:
                 continue
             try:
-                object.__setattr__(self.owner, self.field, value)
+                for owner, field, _ in self.places:
+                    object.__setattr__(owner, field, value)
+                packed = self._packed({each.argument for each in form})
             except Exception:
-                break  # It is computed, or cannot be changed.
-            try:
-                packed = self._packed(form[0].argument)
-            except Exception:
-                continue
+                continue  # It is computed, or cannot be changed.
             finally:
-                object.__setattr__(self.owner, self.field, given)
-            if packed.trees != forms.packed.trees and len(packed.leaves) == len(forms.leaves):
-                found.append(Other(packed, tuple(forms.leaves), f"`{self.path}` = {value!r}", form))
+                for owner, field, _ in self.places:
+                    with contextlib.suppress(Exception):
+                        object.__setattr__(owner, field, given)
+            changed = (packed.trees, packed.fixed) != (forms.packed.trees, forms.packed.fixed)
+            if changed and len(packed.leaves) == len(forms.leaves):
+                said = f"`{self.places[0][-1]}` = {value!r}"
+                found.append(Other(packed, tuple(forms.leaves), said, form))
         return found
 
-    def _packed(self, name: str) -> Packed:
-        """The inputs with the object as it is now."""
+    def _packed(self, names: Collection[str]) -> Packed:
+        """The inputs with the objects as they are now, which are in the arguments of these names."""
         forms = self.forms
         packed = Packed(forms.values, forms.statics)
         if packed.trees != forms.packed.trees:
             return packed
         # What is static as a whole is in both by itself, and a copy of it stays as it is now.
-        value = forms.values[name]
-        copied = copy.deepcopy(value, {id(leaf): leaf for leaf in jax.tree.leaves(value)})
-        return Packed({**forms.values, name: copied}, forms.statics)
+        values = {name: forms.values[name] for name in names}
+        copied = copy.deepcopy(values, {id(leaf): leaf for leaf in jax.tree.leaves(values)})
+        return Packed({**forms.values, **copied}, forms.statics)
 
 
 def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
@@ -647,9 +657,12 @@ def constants_of(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
         yield from _constants_of_graph(value, path)
         return
     inside = parts(value, path)
-    if inside and not isinstance(value, (dict, list, tuple)) and _is_own(type(value)):
+    if inside and not isinstance(value, (dict, list, tuple)):
+        own = _is_own(type(value))
         yield from (
-            (value, name, f"{path}.{name}") for name, part in attributes(value).items() if different(part)
+            (value, name, f"{path}.{name}")
+            for name, part in attributes(value).items()
+            if (own or (name in RATES and part == 0)) and different(part)
         )
     for where, part in inside:
         yield from constants_of(part, where)
@@ -665,10 +678,18 @@ def _constants_of_graph(graph: Any, path: str) -> Iterator[tuple[Any, str, str]]
             index, (name, attribute) = next(listed)
             if not hasattr(attribute, "value"):  # It is a node by itself, whose attributes follow.
                 yield from of_next_node()
-            elif (_is_own(node.type) or name in MODES) and different(attribute.value):
+            elif different(attribute.value) and (
+                _is_own(node.type) or name in MODES or (name in RATES and attribute.value == 0)
+            ):
                 yield attribute, "value", f"{path}.attributes[{index}][1].value"
 
     return of_next_node()
+
+
+def _is_no_rate(owner: Any, field: str) -> bool:
+    """Whether a constant is a zero of a library's layer, as the rate of a dropout."""
+    value = getattr(owner, field)
+    return isinstance(value, float) and value == 0 and not _is_own(type(owner))
 
 
 def _is_own(kind: type) -> bool:
@@ -684,7 +705,7 @@ def different(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [other for other in (0, 1, -1, 2 * value, value + 1) if other != value]
     if isinstance(value, float):
-        return [2 * value + 1]
+        return [2 * value + 0.5]  # A rate that is zero has to be one still.
     if isinstance(value, str):
         return [other for other in REDUCING if other != value]
     if type(value) is tuple and value:

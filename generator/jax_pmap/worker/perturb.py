@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import LeafAxes, Values, batch_size, map_batch, take
+from .arguments import LeafAxes, Values, batch_size, constants, map_batch, take
 from .leaves import category, is_float
 
 #: How far ahead counters are put.
@@ -203,7 +203,8 @@ def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
     """Other Python numbers among the arguments: a number written down is then found out.
 
     Floats are others by up to a fifth, and integers by 1 or 2: large ones are smaller, since emitted code may
-    take none above those that were shown to be held by 32 bits.
+    take none above those that were shown to be held by 32 bits. Those that are compiled for stay as they are:
+    code may be right for these alone.
     """
     random = np.random.default_rng(seed)
 
@@ -215,4 +216,9 @@ def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
             return leaf
         return leaf * (1.0 + noise) if leaf else abs(noise)
 
-    return {name: value if name in statics else jax.tree.map(one, value) for name, value in values.items()}
+    out = dict(values)
+    for name in [name for name in values if name not in statics]:
+        leaves, tree = jax.tree.flatten(values[name])
+        fixed = constants(values[name])
+        out[name] = tree.unflatten([leaf if i in fixed else one(leaf) for i, leaf in enumerate(leaves)])
+    return out
