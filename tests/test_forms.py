@@ -383,6 +383,11 @@ def of_rates(first, second, x):
     return second(first(x))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def of_static(graphdef, state, x):
+    return jnp.mean(jnp.abs(nnx.merge(graphdef, state)(x)))
+
+
 def x(seed=0):
     return np.random.default_rng(seed).normal(size=(24, 3)).astype("float32")
 
@@ -401,6 +406,9 @@ def for_graph(axis=-1, average=True):
     return *nnx.split(centre), x()
 
 
+for_static = for_graph
+
+
 def for_module(axis=-1, rate=0.0):
     return Scaled(jnp.ones(3), axis, eqx.nn.Dropout(rate)), x(), jax.random.key(0)
 
@@ -411,18 +419,18 @@ def for_rates(second=0.0):
 CALLS_BESIDE = """\
 import numpy as np
 import beside
-import of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap
+import of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap, of_static_pmap
 
 
 def raises(call, args):
     try:
         call(*args)
     except ValueError as error:
-        return "as in the run this file was made from" in str(error)
+        return "the run this file was made from" in str(error)
     return False
 
 
-for module in (of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap):
+for module in (of_slots_pmap, of_many_pmap, of_graph_pmap, of_module_pmap, of_rates_pmap, of_static_pmap):
     name = module.__name__[:-5]
     call, makes = getattr(module, name), getattr(beside, name.replace("of", "for"))
     assert np.allclose(call(*makes()), getattr(beside, name)(*makes()), rtol=1e-5), name
@@ -434,7 +442,7 @@ assert raises(of_graph_pmap.of_graph, beside.for_graph(average=False))
 
 def test_constants_in_slots_graphs_and_layers_are_held_to_the_proof(shared: Project) -> None:
     shared.write("beside.py", BESIDE_LEAVES)
-    for name in ("slots", "many", "graph", "module", "rates"):
+    for name in ("slots", "many", "graph", "module", "rates", "static"):
         words = ["--inputs", f"beside.py::for_{name}", "-o", f"of_{name}_pmap.py"]
         # A run has other numbers than the given ones, but where these decide.
         words += ["--no-run"] if name != "module" else []

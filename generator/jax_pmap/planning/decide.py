@@ -195,7 +195,9 @@ class Decider:
             frozenset(data["point"] for data in answer.events),
             answer.share if any(s.op in ("all_gather", OWN_SHARE) for s in state.syncs) else None,
             points_of(events, lambda event: event.alike),
-            points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+            points_of(
+                events, lambda event: event.alike and not event.acts and event.arrays == event.leaves != []
+            ),
             work=answer.share,
             idle=dict(answer.idle),
             closed=dict(state.closed),

@@ -34,6 +34,8 @@ class Event:
         #: How often the point was passed before.
         self.occurrence: int = data.get("occurrence", 0)
         self.unaligned = bool(data.get("unaligned"))
+        #: Whether an object in it has methods that may do anything with what they are given.
+        self.acts = bool(data.get("acts"))
         self.leaves: list[Row] = data["leaves"]
         self.tree: Any = data.get("tree")
         self.arrays = [

@@ -46,6 +46,14 @@ def is_graph_node(value: Any) -> bool:
     return nnx is not None and isinstance(value, (nnx.Variable, nnx.Pytree))
 
 
+def acts(value: Any) -> bool:
+    """Whether a value is a function or a model: an object that a batch may be given to."""
+    equinox = sys.modules.get("equinox")
+    return (
+        callable(value) or is_graph_node(value) or (equinox is not None and isinstance(value, equinox.Module))
+    )
+
+
 def is_float(leaf: Any) -> bool:
     """Whether a leaf is an array of real or complex floats."""
     return category(leaf) == "array" and bool(jax.dtypes.issubdtype(leaf.dtype, np.inexact))

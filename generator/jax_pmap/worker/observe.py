@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 
 from .arguments import Values, invoke
 from .functions import guarded, in_place_of, named, unwrapped
-from .leaves import category, name_of, skeleton
+from .leaves import acts, category, name_of, skeleton
 from .marks import mark
 
 #: The name tapped code calls; the generator's weaver writes it.
@@ -82,6 +82,8 @@ class Recorder:
             leaves.append(entry)
             handed.append(passed)
         event: dict[str, Any] = {"point": point, "leaves": leaves}
+        if any(where for where, _ in paths) and any(map(acts, jax.tree.leaves(value, is_leaf=acts))):
+            event["acts"] = True
         if point in self.results or len(leaves) > 1:
             event["tree"] = skeleton(value)
         self.events.append(event)

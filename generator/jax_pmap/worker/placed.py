@@ -284,7 +284,7 @@ def placed_events(
         occurrence = seen.get(point, 0)
         seen[point] = occurrence + 1
         others = by_point.get(point, [])
-        answer: Event = {"point": point, "occurrence": occurrence}
+        answer: Event = {"point": point, "occurrence": occurrence, "acts": bool(event.get("acts"))}
         if len(others) != times[point] or len({len(e["leaves"]) for e in (others[occurrence], *row)}) > 1:
             answer.update(unaligned=True, leaves=[])
         else:
