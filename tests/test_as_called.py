@@ -50,6 +50,10 @@ def ids(seed):
     return rng(seed).integers(0, 1000, 24), rows(seed)[0][:, 0]
 
 
+def actions(seed):
+    return rng(seed).integers(0, 3, 24).astype("int32"), *rows(seed)
+
+
 def of_numpy(seed):
     x = rows(seed)[0]
     return x[:, 0], x[:, 1]
@@ -150,6 +154,10 @@ def folded(when, y):
     return jnp.mean((jnp.sin(phase) - y) ** 2)
 
 
+def picked(actions, q):
+    return jnp.mean(q[jnp.arange(actions.shape[0]), actions])
+
+
 def by_second(ms, y):
     return jnp.mean((ms // 1000) % 86400 * y)
 
@@ -160,6 +168,15 @@ def hashed(ids, y):
 
 def squared(x, n):
     return jnp.mean(x) * (n * n % 1000)
+
+
+def hashed_rows(ids, y):
+    return jnp.mean((ids * 7919 % 101)[jnp.arange(len(y))] * y)
+
+
+def shifted_rows(x):
+    x += 1
+    return jnp.mean(x[jnp.arange(len(x))])
 
 
 def shifted(x):
@@ -254,6 +271,7 @@ def gen(project: Project, name: str, inputs: str) -> Result:
         ("folded", "times", "`when` (float64) loses digits"),
         ("by_second", "milliseconds", "`ms` (int64) loses digits"),
         ("shifted", "rows", "changes the NumPy array `x` of its caller in place"),
+        ("shifted_rows", "rows", "changes the NumPy array `x` of its caller in place"),
         ("counted", "rows", "reads `CALLS` anew, which line"),
         ("by_method", "of_jax", "is reached only as it is called"),
         ("bytes_of_each", "doubles", "computes in NumPy or Python what jax computes otherwise"),
@@ -268,6 +286,12 @@ def test_what_tracing_makes_another_function_is_refused(
     args = ("gen", f"steps.py::{name}", "--inputs", f"inputs.py::{inputs}")
     refused = steps.refused("JP062", *args, says=[says], exit_code=1)
     assert "--> steps.py:" in refused.stderr
+
+
+def test_arrays_of_numpy_may_be_indexed_by_what_jax_computes(steps: Project) -> None:
+    made = gen(steps, "picked", "actions")
+    assert made.exit_code == 0, made.stderr
+    assert "uncompiled" not in made.words
 
 
 def test_an_order_of_keys_that_decides_nothing_is_taken(steps: Project) -> None:
@@ -305,16 +329,21 @@ def test_a_number_whose_type_is_asked_for_is_static(steps: Project) -> None:
 
 
 def test_integers_that_32_bits_may_not_hold_are_refused_by_the_code(steps: Project) -> None:
-    for name, inputs in (("hashed", "ids"), ("squared", "rows_and_count")):
+    for name, inputs in (("hashed", "ids"), ("hashed_rows", "ids"), ("squared", "rows_and_count")):
         made = gen(steps, name, inputs)
         assert made.exit_code == 0, made.stderr
     use = """
-        import numpy as np, inputs, steps, hashed_4, squared_4
+        import numpy as np, inputs, steps, hashed_4, hashed_rows_4, squared_4
         ids, y = inputs.ids(3)
         assert np.allclose(hashed_4.hashed(ids, y), steps.hashed(ids, y), rtol=1e-5)
+        assert np.allclose(hashed_rows_4.hashed_rows(ids, y), steps.hashed_rows(ids, y), rtol=1e-5)
         (x,) = inputs.rows(3)
         assert np.allclose(squared_4.squared(x, 39_999), steps.squared(x, 39_999), rtol=1e-5)
-        for call in (lambda: hashed_4.hashed(ids * 10**9, y), lambda: squared_4.squared(x, 3_000_000)):
+        for call in (
+            lambda: hashed_4.hashed(ids * 10**9, y),
+            lambda: hashed_rows_4.hashed_rows(ids * 10**9, y),
+            lambda: squared_4.squared(x, 3_000_000),
+        ):
             try:
                 call()
             except ValueError as error:

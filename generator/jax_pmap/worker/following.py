@@ -160,15 +160,29 @@ def follow(
         return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
 
     given = [leaf for leaf, is_one in zip(own, traced, strict=True) if is_one]
-    if not watched:
-        jaxpr = of_its_own(jax.make_jaxpr(lambda given: run(given, None))(given))
-    else:
+
+    def trace() -> Any:
+        if not watched:
+            return of_its_own(jax.make_jaxpr(lambda given: run(given, None))(given))
         # What jax has traced of the user's functions before it would not trace again, and nothing would be
         # seen.
         jax.clear_caches()
-        # One more tracer, by which those of this trace are known.
-        jaxpr = of_its_own(jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given))
+        # A tracer, by which those of this trace are known.
+        jaxpr = of_its_own(
+            jax.make_jaxpr(lambda given: run(given, given[0] if given else jax.numpy.zeros(())))(given)
+        )
         watch.end()
+        return jaxpr
+
+    try:
+        jaxpr = trace()
+    except jax.errors.JAXTypeError:
+        if all(traced):
+            raise
+        # NumPy's arrays take no tracer as an index, and they take what jax has computed, as `jnp.arange(8)`.
+        watch = Watch()
+        with jax.ensure_compile_time_eval():
+            jaxpr = trace()
     at = [index for index, is_one in enumerate(traced) if is_one]
     whole, paths, kinds, tree, rest, returned = made[0]
     return Followed(
