@@ -400,6 +400,13 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
     assert (said is None) if found is None else (said is not None and f"has no `{found}`: use `" in said)
 
 
+def test_a_parameter_that_jax_has_no_more(tmp_path: Path) -> None:
+    message = "{}() got an unexpected keyword argument '{}'"
+    said = outdated(Raised("TypeError", message.format("clip", "a_max")), tmp_path)
+    assert said is not None and "`a_max` of `jax.numpy.clip`: it is called `max`" in said
+    assert outdated(Raised("TypeError", message.format("clip", "rate")), tmp_path) is None
+
+
 def test_a_module_that_its_package_does_not_import(tmp_path: Path) -> None:
     message = "module 'jax.scipy' has no attribute 'optimize'"
     said = outdated(Raised("AttributeError", message), tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jax_pmap.checking.removals import NAMES
+from jax_pmap.checking.removals import NAMES, PARAMETERS
 from jax_pmap.worker.protocol import Raised
 
 #: What to do instead of names that code of one device uses; those of parallel code are in `removals`.
@@ -26,6 +26,13 @@ INSTEAD = {each.name: each.cure for each in NAMES} | {
     "flax.optim": "use `optax`",
     "flax.nn": "use `flax.linen`",
 }
+#: The same of keyword parameters, as ``function(parameter)``.
+CALLED = {each.name: each.cure for each in PARAMETERS} | {
+    "jax.numpy.clip(a_min)": "it is called `min`",
+    "jax.numpy.clip(a_max)": "it is called `max`",
+}
+#: What Python says of a parameter that a function does not have.
+UNEXPECTED = re.compile(r"\b(?P<function>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
 #: What Python says of a name that a module does not have, or has not imported.
 MISSING = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 #: What Python, and jax where it took something away, say of a name that a module does not have.
@@ -45,11 +52,15 @@ KINDS = frozenset({"AttributeError", "ImportError", "ModuleNotFoundError"})
 
 
 def outdated(error: Raised | None, directory: Path) -> str | None:
-    """What to do about a name that the installed version of a library does not have, or None.
+    """What to do about a name or parameter that the installed version of a library does not have, or None.
 
     Modules in `directory` are the user's own.
     """
-    if error is None or error.type not in KINDS:
+    if error is None:
+        return None
+    if error.type == "TypeError" and (unexpected := UNEXPECTED.search(error.message)):
+        return _without(f"{unexpected['function']}({unexpected['name']})")
+    if error.type not in KINDS:
         return None
     found = next((match for form in GONE if (match := form.search(error.message))), None)
     if found is None:
@@ -64,4 +75,16 @@ def outdated(error: Raised | None, directory: Path) -> str | None:
     return (
         f"The installed `{library}` has no `{name}`: {cure}, or name a Python with the version of "
         f"`{library}` that it was written for: --python PATH"
+    )
+
+
+def _without(call: str) -> str | None:
+    """What to do about a parameter that jax has no more, said as ``"clip(a_min)"``, or None."""
+    gone = next((name for name in CALLED if name.endswith(f".{call}")), None)
+    if gone is None:
+        return None
+    function, _, parameter = gone.removesuffix(")").partition("(")
+    return (
+        f"The installed `jax` has no parameter `{parameter}` of `{function}`: {CALLED[gone]}, or name a "
+        "Python with the version of `jax` that it was written for: --python PATH"
     )
