@@ -19,7 +19,9 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "Take the size from a shape (`x.shape[0]`). If an argument was split that all devices "
-        "need whole, say so: `--replicate NAME`. Or use `--backend jit`, where every device sees "
+        "need whole, say so: `--replicate NAME`. Where one argument has two rows for each row of another, as "
+        "answers chosen and rejected beside one score for each pair (DPO), give both an axis of as many "
+        "examples: the answers as `(2, B, ...)`. Or use `--backend jit`, where every device sees "
         "the whole program."
     ),
     example="""\
