@@ -568,6 +568,8 @@ def test_arguments_of_one_call_differ_and_see_each_other(worker: types.SimpleNam
 class Worker:
     """A session that answers in this process."""
 
+    directory = Path("/")
+
     def __init__(self, guess: Any, code: str, name: str) -> None:
         self.guess, self.namespace, self.name = guess, namespace_of(code), name
 
@@ -602,6 +604,9 @@ def test_collect_refuses(worker: types.SimpleNamespace) -> None:
     with pytest.raises(RefusalError) as by_keyword:
         collected(worker, "def f(x, *, config): return x * config.rate")
     assert "(args, kwargs)" in by_keyword.value.refusal.hint
+    with pytest.raises(RefusalError) as gone:
+        collected(worker, "def f(x): return jnp.clip(x, a_min=0.0)")
+    assert "no parameter `a_min` of `jax.numpy.clip`: it is called `min`" in gone.value.refusal.hint
     with pytest.raises(RefusalError) as failed:
         collected(worker, "def f(x): return x @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7))")
     assert failed.value.refusal.code == "JP014"

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from jax_pmap.drift import outdated
 from jax_pmap.inputs.arguments import input_search
 from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
@@ -57,12 +58,16 @@ def collect(
     what = "arrays of its shapes" if form.get("items") else "an array"
     # One that nothing was tried for is no array.
     array = f"  --arg {example}  # {what}\n" if failed.error else ""
+    kind, _, message = failed.error.partition(": ")
+    # On no shapes does a function run that calls what the installed libraries do not have.
+    gone = outdated(protocol.Raised(kind, message), session.directory)
     named = any(p.kind is ParameterKind.KEYWORD_ONLY for p in facts.parameters)
     returned = "all arguments, as a pair (args, kwargs)" if named else "all arguments"
     raise refused(
         "JP014",
         f"no example was found for argument `{failed.path or name}` of `{facts.name}`{why}",
-        f"{run or 'Describe'} it, or give a function that returns {returned}:\n"
+        gone
+        or f"{run or 'Describe'} it, or give a function that returns {returned}:\n"
         f"{array}  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
         "  --inputs FILE::make_inputs",
         facts.span,
