@@ -4,6 +4,7 @@ A proof is about the values that are given. Where NumPy computes with a leaf, th
 next time, which jax takes in 32, or with NumPy's array in place of one of jax's.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from .call_traces import (
     results,
     where_parted,
 )
-from .following import Followed, every, follow
+from .following import Followed, follow
 from .leaves import category
 from .protocol import CompareWithCall, Narrowed, Problem, Site
 from .specs import SEED
@@ -62,6 +63,7 @@ class InNumpy:
     ) -> None:
         self.values, self.statics, self.traced, self.names = values, request.statics, traced, names
         self.data, self.room, self.seconds = request.data, request.room, request.seconds * TRIED
+        self._made: dict[tuple[Any, ...], Followed] = {}
 
     def as_given(self, call: Followed) -> tuple[Narrowed, ...]:
         """The leaves that NumPy or Python computes with in a call, and how large their values may be."""
@@ -160,12 +162,20 @@ class InNumpy:
             return np.asarray(made, like.dtype) if hasattr(like, "dtype") else int(made)
 
         values = replaced(copied(values), self.statics, other)
-        call, trace = (follow(values, self.statics, each) for each in (is_of_jax, every))
+        call, trace = follow(values, self.statics, is_of_jax), self._traced(values)
         if alike(trace, call, Packed(values, self.statics).leaves):
             return True
         if beyond(self.room, self.seconds, trace, call):
             raise OverflowError
         return not apart(results(trace), results(call), None)
+
+    def _traced(self, values: Values) -> Followed:
+        """The trace of all leaves, which knows no more of them than their types."""
+        leaves = Packed(values, self.statics).leaves
+        types = tuple(jax.eval_shape(lambda each: each, leaves))
+        if types not in self._made:
+            self._made[types] = follow(values, self.statics)
+        return dataclasses.replace(self._made[types], given=leaves)
 
 
 def _tried(ask: Callable[[], Any]) -> Any:
