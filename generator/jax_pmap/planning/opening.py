@@ -18,7 +18,7 @@ from jax_pmap.planning.events import Event, State, identity
 from jax_pmap.reading.decorators import may_run_repeatedly
 from jax_pmap.reading.runs import behind, transformed_inside
 from jax_pmap.syntax.library import SCANS
-from jax_pmap.syntax.lines import parsed_expression
+from jax_pmap.syntax.lines import in_parentheses, parsed_expression
 
 
 @functools.lru_cache(maxsize=1024)
@@ -30,7 +30,10 @@ def called_by(call: str) -> str:
         return ast.unparse(func)
     while isinstance(func, ast.Call):
         func = func.func
-    return call.partition("(")[0].strip() if func is None else ast.unparse(func)
+    if func is None:
+        return call.partition("(")[0].strip()
+    # As it is written: others look for just that.
+    return ast.get_source_segment(in_parentheses(call), func) or ast.unparse(func)
 
 
 def method_given(call: str) -> str:

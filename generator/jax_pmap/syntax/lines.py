@@ -22,7 +22,12 @@ def parsed_expression(text: str) -> ast.expr:
     Raises:
         SyntaxError: it is no expression.
     """
-    return ast.parse(f"({text}\n)", mode="eval").body
+    return ast.parse(in_parentheses(text), mode="eval").body
+
+
+def in_parentheses(text: str) -> str:
+    """What is parsed of it: places in the tree are those in this."""
+    return f"({text}\n)"
 
 
 class Lines:
