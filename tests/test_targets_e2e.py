@@ -299,3 +299,58 @@ def test_a_factory_in_a_file_that_cannot_be_imported(factory):
     factory.refused("JP050", *words, says=(says,), exit_code=1)
     factory.write("train.py", MADE + "1 / 0\n")
     factory.refused("JP008", *words, says=("`train.py` cannot be imported: ZeroDivisionError",))
+
+
+HELD = """
+import jax
+import numpy as np
+import nets
+from nets import Network
+
+
+class Halved:
+    def __call__(self, x):
+        return x / 2
+
+
+def make_step(network):
+    def step(w, x):
+        def loss_fn(w):
+            return (network(w, x) ** 2).mean()
+
+        return w - 0.1 * jax.grad(loss_fn)(w)
+
+    return jax.jit(step)
+
+
+step = make_step(Network(nets.Doubled, Halved))
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=3), rng.normal(size=(24, 3))
+"""
+
+NETS = """
+class Doubled:
+    def __call__(self, x):
+        return x * 2
+
+
+class Network:
+    def __init__(self, first, then):
+        self.first, self.then = first, then
+
+    def __call__(self, w, x):
+        return self.then()(self.first()(x @ w))
+"""
+
+
+def test_classes_that_the_object_around_a_step_holds_are_imported(project):
+    project.write("nets.py", NETS)
+    project.write("train.py", HELD)
+    result = project.run("gen", "train.py::step", "--inputs", "train.py::inputs", "-o", "fast.py")
+    assert result.exit_code == 0, result.stderr
+    text = (project.folder / "fast.py").read_text()
+    assert "\nimport nets\n" in text
+    assert "\nfrom train import Halved\n" in text
