@@ -354,3 +354,46 @@ def test_classes_that_the_object_around_a_step_holds_are_imported(project):
     text = (project.folder / "fast.py").read_text()
     assert "\nimport nets\n" in text
     assert "\nfrom train import Halved\n" in text
+
+
+PARTLY = """
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def make_step(rate):
+    def step(w, x, power=2.0):
+        loss, grads = jax.value_and_grad(lambda w: jnp.mean(jnp.abs(x @ w) ** power))(w)
+        return w - rate * grads, loss
+
+    return {made}
+
+
+{name} = make_step(0.25)
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=3), rng.normal(size=(24, 3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "called"),
+    [
+        ("train_step", "jax.jit(functools.partial(step, power=3.0))", "step"),
+        ("step", "functools.partial(jax.jit(step), power=3.0)", "step_"),
+    ],
+)
+def test_a_step_that_a_factory_binds_an_argument_of(project, name, made, called):
+    project.write("train.py", PARTLY.replace("{made}", made).replace("{name}", name))
+    result = project.run("gen", f"train.py::{name}", "--inputs", "train.py::inputs", "-o", "fast.py")
+    assert result.exit_code == 0, result.stderr
+    assert (
+        (project.folder / "fast.py")
+        .read_text()
+        .endswith(f"{name} = functools.partial({called}, power=3.0)\n")
+    )

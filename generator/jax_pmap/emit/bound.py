@@ -71,9 +71,12 @@ def enclosed_in(
 
     made, closure, inspect = free(f"{binding.qualname}_"), free("closure"), free("inspect")
     maker = source.qualname.rpartition(".")[0]
+    function = f"{inspect}.unwrap({made})"
+    if _partial(target):
+        function = f"{inspect}.unwrap({function}.func)"
     lines = [
         f"# What `{maker}` made `{binding.qualname}` with.",
-        f"{closure} = {inspect}.getclosurevars({inspect}.unwrap({made})).nonlocals",
+        f"{closure} = {inspect}.getclosurevars({function}).nonlocals",
         *(
             f"{closure} |= {inspect}.getclosurevars({inspect}.unwrap({closure}[{each!r}])).nonlocals"
             for each in met
@@ -93,11 +96,13 @@ def _partial(target: Target) -> bool:
 def emitted_name(target: Target) -> str:
     """What the drop-in is called: as the program calls it, where nothing is bound to that.
 
-    ``update`` after ``update = jax.jit(_update)``.
+    ``update`` after ``update = jax.jit(_update)``; ``step_`` ahead of ``step = partial(step_, rate=0.1)``.
     """
-    binding = target.source.binding
-    if binding is None or "." in binding.qualname or _partial(target):
-        return target.facts.name
+    binding, name = target.source.binding, target.facts.name
+    if binding is None or "." in binding.qualname:
+        return name
+    if _partial(target):
+        return f"{name}_" if name == binding.qualname else name
     return binding.qualname
 
 
