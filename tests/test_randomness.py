@@ -587,6 +587,9 @@ def test_one_mask_of_dropout_for_the_attention_of_all_examples(shared):
     shared.write("attention.py", ATTENTION)
     words = ("plan", "attention.py::loss", "--inputs", "attention.py::inputs")
     shared.refused("JP051", *words, says=("broadcast_dropout=False",), exit_code=1)
+    shared.write("one_key.py", ATTENTION.replace('{"dropout": key})', "key)"))
+    words = ("plan", "one_key.py::loss", "--inputs", "one_key.py::inputs")
+    shared.refused("JP051", *words, says=("Split it first", "broadcast_dropout=False"), exit_code=1)
 
 
 JOINED = """

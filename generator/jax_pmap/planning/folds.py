@@ -282,10 +282,11 @@ def _entangled(
     way_out = (
         "Split it first (`key, noise_key = jax.random.split(key)`) and use one part for the examples alone"
     )
-    if why == SHARED and within:
-        way_out = (
-            f"Draw those from another stream than `{within}`. Where it is the dropout of flax's attention, "
-            "`broadcast_dropout=False` draws for each example"
+    if why == SHARED:
+        way_out = f"Draw those from another stream than `{within}`" if within else way_out
+        way_out += (
+            ". Where it is the dropout of flax's attention, which draws one mask for all examples, "
+            "`broadcast_dropout=False` draws for each, and a rate of 0 draws none"
         )
     return Refusal(
         "JP051",
