@@ -68,6 +68,18 @@ def turned(params, batch):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
 
 
+def grouped(params, batch):
+    h = hidden(params, batch)
+    h = h.reshape(len(h), min(16, h.shape[-1] // 8), -1)
+    h = h * jax.lax.rsqrt(jnp.mean(h**2, -1, keepdims=True) + 1e-5)
+    return jnp.mean((h.reshape(len(h), -1) @ params["down"]["kernel"]) ** 2)
+
+
+def rated(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    return jax.tree.map(lambda p, g: p - (0.1 if max(p.shape) < 100 else 0.01) * g, params, grads)
+
+
 def deep(layers, batch):
     def layer(x, p):
         x = x + jax.nn.softmax(x @ p["up"]) @ p["down"]
@@ -210,6 +222,18 @@ def test_a_result_in_parts_is_put_together(steps: Project) -> None:
     document = json.loads(made(steps, "hidden", "inputs").stdout)
     [(op, _, along)] = syncs(document)
     assert (op, along, document["evidence"]["derivation"]["complete"]) == ("all_gather", ["model"], True)
+
+
+@pytest.mark.parametrize("name", ["grouped", "rated"])
+def test_what_decides_by_a_size_of_which_devices_have_a_part_is_held_to_it(steps: Project, name: str) -> None:
+    # 128 columns or more are 16 groups, and 100 are another rate: devices have 64 and 50 of them there.
+    document = json.loads(made(steps, name, "inputs", *RULES, "--no-run").stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    said = "the code checks that axis 0 of `params['down']['kernel']` is as long as it is here"
+    assert said in document["plan"]["notes"] or said in document["evidence"]["notes"]
+    assert 'params, ("float", None), ("float", 64 // mesh().shape["model"], None)' in " ".join(
+        document["code"].split()
+    )
 
 
 def test_where_parts_do_not_do_they_are_gathered_and_the_report_says_so(steps: Project) -> None:

@@ -327,11 +327,20 @@ class Context:
             forms = []
             for leaf in argument.leaves:
                 axes = {each.axis for each in own if each.leaf == leaf.path}
-                sizes = (str(n) if at in axes else "None" for at, n in enumerate(leaf.shape))
+                sizes = (
+                    self._size_there(leaf, at) if at in axes else "None" for at in range(len(leaf.shape))
+                )
                 forms.append(tuple_source([string(_kind(leaf.dtype, bits=True)), *sizes]))
             called = string(f"{self.unit.name}: `{argument.name}`")
             lines.append(f"{self.n.as_proved}({called}, {argument.name}, {', '.join(forms)})")
         return ["# Asked once for each form, while it is traced.", *lines] if lines else []
+
+    def _size_there(self, leaf: Leaf, at: int) -> str:
+        """Source of the size that a dimension of an array has where the function runs."""
+        names = leaf.spec[at] if self.backend is Backend.SHARD_MAP and at < len(leaf.spec) else ()
+        shape = f"{self.n.mesh}().shape"
+        of = (self.n.axis if name == self.plan.axis_name else string(name) for name in names)
+        return " // ".join([str(leaf.shape[at]), *(f"{shape}[{axis}]" for axis in of)])
 
     # --- the mapped function --------------------------------------------------------------
 

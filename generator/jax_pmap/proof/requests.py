@@ -74,6 +74,13 @@ def mesh_of(plan: Plan) -> protocol.Mesh | None:
         plan.shares or 0,
         plan.axis_name,
         tuple(None if leaf.role is Role.STATIC else leaf.spec for leaf in leaves),
+        tuple(
+            (leaf.path, dimension)
+            for argument in plan.arguments
+            for leaf in argument.leaves
+            for dimension, names in enumerate(leaf.spec)
+            if names and dimension != leaf.axis
+        ),
     )
 
 

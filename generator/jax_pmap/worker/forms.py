@@ -85,6 +85,11 @@ class Other:
     bits: frozenset[int] = frozenset()
     #: Its batch axes, where they are not the given ones.
     axes: "LeafAxes | None" = None
+    #: Whether devices have parts of what is of another size.
+    in_parts: bool = False
+    #: Of another number of columns: the given one, this one, and inputs with a third one.
+    columns: tuple[int, int] = (0, 0)
+    third: "tuple[int, tuple[Any, ...]]" = (0, ())
 
 
 def others(
@@ -96,6 +101,8 @@ def others(
     takes: Callable[[Other], bool] = lambda other: True,
     asked: "Callable[[Sequence[Any]], Collection[int] | None]" = lambda leaves: (),
     fails: "Callable[[Other], BaseException | None]" = lambda other: None,
+    *,
+    parts: Sequence[tuple[str, int]] = (),
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
@@ -109,8 +116,9 @@ def others(
         asked: numbers that the function may hold the symbol in some leaves against; None where it does not
             take such leaves.
         fails: traces the function anew, and gives what that ends with.
+        parts: dimensions of leaves, by their names, that are longer in the function than on a device.
     """
-    forms = _Forms(values, statics, axes, leaves)
+    forms = _Forms(values, statics, axes, leaves, parts=parts)
     yield from forms.widths(whole=bool(sources), asked=asked)
     yield from forms.ranks()
     yield from forms.of_rows()
@@ -136,7 +144,16 @@ def others(
 class _Forms:
     """What `others` gives, by what it changes."""
 
-    def __init__(self, values: Values, statics: Sequence[str], axes: LeafAxes, leaves: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        values: Values,
+        statics: Sequence[str],
+        axes: LeafAxes,
+        leaves: Sequence[Any],
+        *,
+        parts: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self.in_parts = frozenset(parts)
         self.values, self.statics, self.all_axes, self.leaves = values, statics, axes, leaves
         self.packed = Packed(values, statics)
         self.axes, self.names = self.packed.axes(axes), leaf_names(self.packed)
@@ -161,8 +178,10 @@ class _Forms:
         of_batch = [(i, at) for i, at in places if self.axes[i] not in (None, at)]
         of_whole = [(i, at) for i, at in places if self._owner(i) in self.whole] if whole else []
         sizes = sorted({self.shapes[i][at] for i, at in of_batch} - {0})
-        others = sorted({self.shapes[i][at] for i, at in of_whole} - {0, *sizes})
-        for size in (*sizes, *others[:MOST_WIDTHS]):
+        divided = {self.shapes[i][at] for i, at in of_whole if (self.names[i], at) in self.in_parts}
+        widths = {self.shapes[i][at] for i, at in of_whole} - {0, *sizes}
+        others = sorted(widths, key=lambda size: (size not in divided, size))
+        for size in (*sizes, *others[: max(MOST_WIDTHS, len(divided))]):
             of = of_batch if size in sizes else of_whole
             own = [(i, at) for i, at in of if self.shapes[i][at] == size]
             # Weights may have to be as wide.
@@ -173,7 +192,7 @@ class _Forms:
             yield tuple(self._wider(way, columns, own) for way, columns in wide)
             for each in own if of is of_batch and 1 < len(own) <= MOST_APART else ():
                 yield (self._wider([each], self._unused(size), [each]),)
-            for columns in self._named(ways, asked) if whole else ():
+            for columns in self._named(ways, asked, size) if whole else ():
                 if columns != size:
                     yield tuple(self._wider(way, columns, own) for way in ways)
 
@@ -181,18 +200,34 @@ class _Forms:
         self,
         ways: Sequence[Sequence[tuple[int, int]]],
         asked: "Callable[[Sequence[Any]], Collection[int] | None]",
+        size: int,
     ) -> list[int]:
-        """Numbers of columns that the function may hold theirs against, and one beyond all of these."""
+        """Numbers of columns that the function may hold theirs against, and one beyond all of these.
+
+        Where devices have parts of them, also doubles and halves of their `size`, unless the function asks
+        for no number: a part is on one side of any limit there, and the whole on the other.
+        """
         answers = (asked(self._wide(way, rows())) for way in ways)
-        found = next((each for each in answers if each is not None), ())
-        numbers = [number for number in found if 0 < number <= WIDEST][:MOST_NAMED]
-        return [*numbers, 2 * max(numbers)] if numbers else []
+        found = next((each for each in answers if each is not None), None)
+        numbers = [number for number in found or () if 0 < number <= WIDEST][:MOST_NAMED]
+        doubles = [size << times for times in range(1, WIDEST.bit_length()) if size << times <= WIDEST]
+        halves = [size >> times for times in range(1, size.bit_length()) if size % (1 << times) == 0]
+        divided = any((self.names[i], at) in self.in_parts for way in ways for i, at in way)
+        unlike = [*doubles, *halves] if divided and (found is None or found) else []
+        return list(dict.fromkeys([*numbers, *([2 * max(numbers)] if numbers else []), *unlike]))
 
     def _wider(self, at: Sequence[tuple[int, int]], columns: int, given: Sequence[tuple[int, int]]) -> Other:
         made = self._wide(at, columns)
         what = tuple(FixedForm(self._owner(index), self.names[index], axis) for index, axis in given)
-        single = self.shapes[given[0][0]][given[0][1]] == 1
-        return replace(self._other(made, given[0][0], what), hides=single)
+        size = self.shapes[given[0][0]][given[0][1]]
+        third = 4 * size if columns == 2 * size else 2 * size
+        return replace(
+            self._other(made, given[0][0], what),
+            hides=size == 1,
+            in_parts=any((self.names[i], axis) in self.in_parts for i, axis in at),
+            columns=(size, columns),
+            third=(third, tuple(self._wide(at, third))),
+        )
 
     def _wide(self, at: Sequence[tuple[int, int]], columns: Any) -> list[Any]:
         made = list(self.leaves)

@@ -502,7 +502,7 @@ def calling_of(
 def on_mesh(mesh: protocol.Mesh) -> OnMesh:
     """The mesh that a request describes."""
     specs = tuple(None if each is None else spec_of(each) for each in mesh.specs)
-    return OnMesh(mesh.axes, mesh.shares, mesh.along, specs)
+    return OnMesh(mesh.axes, mesh.shares, mesh.along, specs, mesh.parts)
 
 
 def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:

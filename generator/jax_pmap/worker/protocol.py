@@ -1100,6 +1100,8 @@ class Mesh:
     along: str
     #: For each leaf of the result the axes that divide each dimension; None for what is no array.
     specs: tuple[tuple[tuple[str, ...], ...] | None, ...]
+    #: Dimensions of leaves that are no batch and of which devices have parts: the leaf's path, and which.
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

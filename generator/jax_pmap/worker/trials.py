@@ -340,6 +340,8 @@ class OnMesh:
     along: str
     #: For each leaf of the result, and of what is changed in place; None for what is no array.
     specs: "tuple[jax.sharding.PartitionSpec | None, ...]"
+    #: Dimensions of leaves that are no batch and of which devices have parts: the leaf's name, and which.
+    parts: tuple[tuple[str, int], ...] = ()
 
     @property
     def devices(self) -> int:

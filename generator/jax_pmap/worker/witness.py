@@ -216,7 +216,15 @@ def _derived(
             return _failure(question.traceable, other)
 
         each = others(
-            question.data[0], question.statics, question.axes, leaves, sources, takes, decides, fails
+            question.data[0],
+            question.statics,
+            question.axes,
+            leaves,
+            sources,
+            takes,
+            decides,
+            fails,
+            parts=mesh.parts if mesh is not None else (),
         )
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
@@ -387,8 +395,11 @@ def _other_forms(
     `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
     given: Program | None = None
+    held: set[FixedForm] = set()
     for ways in inputs:
         for way in ways:
+            if way.in_parts and held.issuperset(way.given):
+                break
             given = given or program_of(reference.jaxpr, size)
             if way.settles:
                 yield way, Derivation(0, (Ending(0, f"with {way.said} it may be another function"),))
@@ -403,6 +414,7 @@ def _other_forms(
             if ended.complete and multiple % needed:
                 ended = dataclasses.replace(ended, endings=(_only_multiples(ended, needed),))
             if not ended.complete:
+                held.update(way.given)
                 yield way, _only_there(ended, f"with {way.said} it is worked on in another way")
             break
 
@@ -428,8 +440,11 @@ def _of_form(
         traced = _reference(question, way.packed, leaves)
         if traced is None:
             return None
-        if rows == size and _same_but_for_sizes(given, program_of(traced.jaxpr, size)):
-            return Derivation(0, ()), rows
+        if rows == size and _same_but_for_sizes(given, program := program_of(traced.jaxpr, size)):
+            # Of an array in parts devices see another size than the original, which may decide a number.
+            told = not way.in_parts or _as_columns_grow(question, way, given, program)
+            if told:
+                return Derivation(0, ()), rows
         if rows == size and way.bits and only_wraps_elsewhere(reference.jaxpr, traced.jaxpr, way.bits):
             return Derivation(0, ()), rows
         try:
@@ -447,12 +462,13 @@ def _asked_of(
 ) -> "Sequence[int] | None":
     """Numbers that a function may hold a size against, a symbol in some `leaves`: the likeliest first.
 
-    None where it does not take such leaves, which have to be as long as others perhaps.
+    None where it does not take such leaves, which have to be as long as others perhaps; empty where it holds
+    them against nothing, and 0 alone where it does and no number is known.
     """
     answer = symbolic.traced_unasked(lambda: Traced.of(function, packed, leaves))
     jax.clear_caches()
     if answer.is_asked:
-        return telling.named(sources, answer.rows)
+        return telling.named(sources, answer.rows) or (0,)
     return None if answer.made is None else ()
 
 
@@ -466,6 +482,28 @@ def _failure(function: Callable[[Values], Any], other: Other) -> "BaseException 
     except BaseException as error:
         return error
     return None
+
+
+def _as_columns_grow(question: Question, way: Other, given: Program, program: Program) -> bool:
+    """Whether the numbers of the reference are in proportion to the columns of a form, or to a power of them.
+
+    `given` is its program for the given form, and `program` that for the other one, of as many rows.
+    """
+    before, columns = way.columns
+    third, made = way.third
+    axes = way.packed.axes(way.axes or question.axes)
+    leaves = [resized(leaf, axis, given.rows) for leaf, axis in zip(made, axes, strict=True)]
+    if (traced := _reference(question, way.packed, leaves)) is None:
+        return False
+    few, more, many = (
+        dataclasses.replace(each, rows=size)
+        for each, size in (
+            (given, before),
+            (program_of(traced.jaxpr, given.rows), third),
+            (program, columns),
+        )
+    )
+    return alike(few, more, many)
 
 
 def _same_but_for_sizes(one: Program, other: Program) -> bool:
