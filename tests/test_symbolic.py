@@ -164,3 +164,25 @@ def test_what_nothing_uses_makes_no_other_program():
     once, other = (jax.make_jaxpr(f)(x) for f, x in zip((lambda x: x * 2, again), leaves, strict=True))
     assert symbolic.is_at(once, 24, other)
     assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: x * 3)(leaves[1]))
+
+
+@pytest.mark.parametrize("compiled", [jax.jit, jax.checkpoint])
+def test_what_a_compiled_function_hands_on_of_a_size_makes_no_other_program(compiled):
+    def slope(x, scale):
+        loss = compiled(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2) * scale)
+        return jax.grad(lambda w: loss(w) ** 2)(jnp.ones(5))
+
+    leaves = [jax.ShapeDtypeStruct((rows, 5), F32) for rows in (symbolic.rows(), 24)]
+    once, other = (jax.make_jaxpr(lambda x: slope(x, 2.0))(leaf) for leaf in leaves)
+    assert symbolic.is_at(once, 24, other)
+    assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: slope(x, 3.0))(leaves[1]))
+
+
+def test_what_jax_keeps_of_other_draws_is_compared_by_chance():
+    key = jax.random.key(0)
+    for rows in range(2, 200):
+        jax.eval_shape(lambda rows=rows: jax.random.normal(key, (rows, 3)))
+    leaf = jax.ShapeDtypeStruct((symbolic.rows(), 3), F32)
+    for width in range(2, 40):
+        draw = jax.make_jaxpr(lambda x, width=width: jax.random.normal(key, (*x.shape, width)))
+        assert not symbolic.traced_unasked(lambda draw=draw: draw(leaf)).is_asked

@@ -16,8 +16,8 @@ from jax.extend.core import Literal
 
 from ..protocol import Problem
 from .coincidences import program_of, same
-from .versions import bind, is_polynomial, monomials, opened, static_slices, variable
-from .walk import PLAIN, equations
+from .versions import bind, inner_jaxpr, is_polynomial, monomials, opened, static_slices, variable
+from .walk import PLAIN, control, equations
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ TEXT = ("__hash__", "__str__", "__repr__", "__format__")
 #: Where the code of jax lies, and that of its operations and of ours.
 JAX, SOURCES = (os.path.join(os.path.dirname(str(jax.__file__)), *parts, "") for parts in ((), ("_src",)))
 OPERATIONS = (
-    *(os.path.join(SOURCES, part, "") for part in ("lax", "export", "interpreters")),
+    *(os.path.join(SOURCES, part, "") for part in ("lax", "export", "interpreters", "random")),
     os.path.join(os.path.dirname(str(jaxlib.__file__)), ""),
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
 )
@@ -333,6 +333,38 @@ def _with(equation: Any, operands: list[Any], results: list[Any], params: Mappin
     return equation.replace(invars=operands, outvars=results, params=params)
 
 
+def written_out(closed: Any) -> Any:
+    """A program with the operations of what it calls in place of the calls.
+
+    What a compiled function hands on of a size is a result of its own where the size is a symbol, and a
+    number in its text where it is none.
+    """
+    outer, values = opened(closed)
+    rows: list[Any] = []
+    constants = dict(zip(outer.constvars, values, strict=True))
+
+    def add(body: Any, known: dict[Any, Any]) -> list[Any]:
+        def read(operand: Any) -> Any:
+            return operand if isinstance(operand, Literal) else known[operand]
+
+        for equation in body.eqns:
+            operands = [read(each) for each in equation.invars]
+            if control(equation) == "jit":
+                inner, own = opened(inner_jaxpr(equation.params))
+                fresh = {each: variable(each.aval) for each in inner.constvars}
+                constants.update(zip(fresh.values(), own, strict=True))
+                results = add(inner, {**fresh, **dict(zip(inner.invars, operands, strict=True))})
+            else:
+                results = [variable(each.aval) for each in equation.outvars]
+                rows.append(equation.replace(invars=operands, outvars=results))
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(each) for each in body.outvars]
+
+    outvars = add(outer, {each: each for each in (*outer.constvars, *outer.invars)})
+    body = outer.replace(constvars=[*constants], eqns=rows, outvars=outvars)
+    return closed.replace(jaxpr=body, consts=[*constants.values()])
+
+
 def used(closed: Any) -> Any:
     """A program without operations that give nothing which is used."""
     body, constants = opened(closed)
@@ -350,5 +382,6 @@ def is_at(jaxpr: Any, rows: int, other: Any) -> bool:
 
     What was traced until it was seen to need an axis, and then again, is used once.
     """
-    programs = Numbers(rows, 1).program(used(jaxpr)), Numbers(rows).program(used(other))
+    one, two = (used(written_out(each)) for each in (jaxpr, other))
+    programs = Numbers(rows, 1).program(one), Numbers(rows).program(two)
     return same(*(program_of(each, rows) for each in programs))
