@@ -440,6 +440,33 @@ def test_a_number_that_bounds_a_slice_is_static(project):
     assert "its value is needed while tracing" in result.stderr
 
 
+def test_what_fails_with_numbers_as_they_are_given_is_the_error(project):
+    project.write(
+        "steps.py",
+        """
+        from functools import partial
+
+        import jax
+
+
+        @partial(jax.jit, static_argnames="times")
+        def repeated(w, x, times):
+            for _ in range(times):
+                w = w - x.mean(0) @ w
+            return w
+
+
+        def step(w, x, times=3):
+            return repeated(w, x, times)
+        """,
+    )
+    result = project.run("gen", "steps.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--shard", "x")
+    assert result.exit_code == 0, result.stderr
+    assert "the function does not trace without its value" in result.stderr
+    wrong = project.refused("JP015", "gen", "steps.py::step", "--arg", "w=f32[4]", "--arg", "x=f32[24,3]")
+    assert "w = w - x.mean(0) @ w" in wrong.stderr and "Non-hashable" not in wrong.words
+
+
 def test_only_attributes_of_the_target_s_module_are_needed_for_the_inputs(project):
     project.write(
         "steps.py", "import no_such\n\nState = no_such.State\nW = 2.0\n\ndef f(x):\n    return x * 2\n"

@@ -62,7 +62,10 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
         finder.statics = (*finder.statics, name)
         finder.why[name] = "its value is needed while tracing"
     # Not every error says that a number is missing: `jax.random.split(key, n)` takes it for a bad shape.
-    if numbers and traced(session, target, (*finder.statics, *numbers)).error is None:
+    bound = traced(session, target, (*finder.statics, *numbers)).error if numbers else error
+    # With the numbers as they are given it is the error of the user's own call.
+    error = bound or error
+    if bound is None:
         for name in tuple(numbers):
             fewer = [other for other in numbers if other != name]
             if traced(session, target, (*finder.statics, *fewer)).error is None:
