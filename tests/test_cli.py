@@ -429,6 +429,12 @@ def test_output_file(invoke, tmp_path):
     assert document["output"] == "out.py"
 
 
+def test_a_dash_is_stdout(invoke, tmp_path):
+    result = invoke("gen", "f", "-o", "-")
+    assert (result.exit_code, result.stdout) == (0, CODE)
+    assert "wrote" not in result.stderr and not (tmp_path / "-").exists()
+
+
 def test_output_that_cannot_be_written(invoke, tmp_path):
     (tmp_path / "folder").mkdir()
     for path in ("folder", "missing/out.py"):

@@ -1,6 +1,10 @@
 """Ways to name the target, through the real command; what cannot be named starts no worker."""
 
+import subprocess
+import sys
+
 import pytest
+from project import simulated
 
 TRAIN = """
 import functools
@@ -123,6 +127,78 @@ def test_targets_that_are_not_there(several, target, code, says):
 )
 def test_functions_of_another_kind(several, target, code, says):
     several.refused(code, "gen", target, says=says, exit_code=1)
+
+
+METHODS = """
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Agent(struct.PyTreeNode):
+    w: jax.Array
+    rate: float = struct.field(pytree_node=False, default=0.1)
+
+    def loss(self, w, x):
+        return jnp.mean((x @ w) ** 2)
+
+    @partial(jax.jit, static_argnames="times")
+    def update(self, x, times=2):
+        agent = self
+        for _ in range(times):
+            agent, loss = agent.moved(x)
+        return agent, loss
+
+    def moved(self, x):
+        loss, grad = jax.value_and_grad(self.loss)(self.w, x)
+        return self.replace(w=self.w - self.rate * grad), loss
+
+    def upper(self, x):
+        return super().replace(w=self.w - x.mean(0))
+
+    def private(self, x):
+        return self.__dict__["w"] - self.__mean(x)
+
+    def __mean(self, x):
+        return x.mean(0)
+
+
+def inputs():
+    return Agent(jnp.ones(4)), jax.random.normal(jax.random.key(0), (24, 4))
+"""
+
+
+def test_a_method_becomes_a_function_of_its_object(project):
+    project.write("agents.py", METHODS)
+    made = project.run("gen", "agents.py::Agent.update", "--inputs", "agents.py::inputs", "-o", "out.py")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words
+    project.write(
+        "use.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from agents import Agent
+        from out import update
+
+        x = jax.random.normal(jax.random.key(3), (48, 4))
+        one = many = Agent(jnp.arange(4.0), rate=0.01)
+        for _ in range(3):
+            (one, loss), (many, same) = one.update(x), update(many, x)
+        np.testing.assert_allclose(many.w, one.w, rtol=1e-6)
+        np.testing.assert_allclose(same, loss, rtol=1e-6)
+        """,
+    )
+    ran = subprocess.run([sys.executable, "use.py"], env=simulated(4), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert project.run("check", "--no-run").exit_code == 0
+    for name in ("upper", "private"):
+        words = ("gen", f"agents.py::Agent.{name}", "--inputs", "agents.py::inputs")
+        project.refused("JP050", *words, says=("--in-place",), exit_code=1)
 
 
 @pytest.mark.parametrize("command", ["gen", "plan"])

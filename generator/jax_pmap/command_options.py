@@ -272,7 +272,13 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
 #: What `gen` takes besides; outermost first.
 _GENERATION: tuple[Decorator, ...] = (
     option(
-        "-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout."
+        "-o",
+        "--output",
+        section="Output",
+        metavar="FILE",
+        # As everywhere: "-" is stdout.
+        callback=lambda ctx, param, output: None if output == "-" else output,
+        help="Write the code to FILE instead of stdout.",
     ),
     option(
         "--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file."

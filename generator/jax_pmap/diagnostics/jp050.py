@@ -7,16 +7,17 @@ DIAGNOSTIC = Diagnostic(
     title="target needs the running program",
     exit_code=1,
     meaning=(
-        "The target is a method, or a function nested in another one whose variables it uses. It "
-        "does not exist until your program has run so far."
+        "The target is a method whose object is not given, or a function nested in another one whose "
+        "variables it uses. It does not exist until your program has run so far."
     ),
     why=(
         "Importing the module does not create the object or the enclosing variables, so the "
         "function can be neither run nor imported by the emitted code."
     ),
     cure=(
-        "Move the function to the top level of its module and pass what it took from `self` or from "
-        "the enclosing function as arguments. A method can stay and call it. Of a function that "
+        "Return the object of a method with its arguments, first of them, from the function that "
+        "`--inputs` names: `(agent, batch)`. Or move the function to the top level of its module and pass "
+        "what it took from `self` or from the enclosing function as arguments. Of a function that "
         "another one makes, make one at the top level (`step = make_step(0.1)`) and name that. Or "
         "have a program that calls it run (`--run`), and the function changed where it stands "
         "(`--in-place`); what it reads from its object or from the enclosing function must not change "

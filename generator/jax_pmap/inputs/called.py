@@ -12,6 +12,7 @@ from jax_pmap.locate import locate
 from jax_pmap.locating.paths import import_name
 from jax_pmap.model import Request, Source
 from jax_pmap.reading.decorators import receiver_of
+from jax_pmap.reading.target import takes_object
 from jax_pmap.syntax.parse import parse
 from jax_pmap.worker import protocol
 
@@ -48,6 +49,8 @@ def with_call(request: Request) -> Request:
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
     if source.binding is not None or not in_classes or not receiver_of(parsed):
+        return request
+    if takes_object(parsed, request):
         return request
     return dataclasses.replace(request, run=shlex.join(["python", "-c", _call(source, request)]))
 

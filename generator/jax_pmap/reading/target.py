@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import shlex
 from dataclasses import dataclass
 
 from jax_pmap.model import Binding, RefusalError, Request, Source, refused
+from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
@@ -53,6 +55,8 @@ def read_target(
             what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
         raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
+    if takes_object(parsed, request):
+        facts = dataclasses.replace(facts, receiver="")
     # Of the edited file, the function around it makes the one with the collectives.
     nested = request.in_place and any(isinstance(each, ast.FunctionDef) for each in parsed.enclosing)
     running = facts.receiver or facts.closure_names or nested
@@ -112,6 +116,24 @@ def read_target(
             )
     given = request.axis_name is not None or bool(request.mesh)
     return Target(source, parsed, facts, axis_name_of(facts, request), axis_given=given)
+
+
+def takes_object(parsed: ParsedSource, request: Request) -> bool:
+    """Whether a method becomes a function that its object is the first argument of.
+
+    ``Agent.update(agent, batch)`` is a call that any file can make, where the arguments are not those of a
+    running program. In the text of the class alone `super()` finds its bases, and ``self.__name`` its own.
+    """
+    node = parsed.definition
+    if request.in_place or request.inputs is None or request.run is not None or len(parsed.enclosing) != 1:
+        return False
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    mangled = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)} | names
+    if names & {"super", "__class__"} or any(map(re.compile(r"__(?!.*__$)").match, mangled)):
+        return False
+    return bool(receiver_of(parsed)) and all(
+        getattr(each, "id", "") != "classmethod" for each in node.decorator_list
+    )
 
 
 def owner_of(target: Target) -> str | None:
