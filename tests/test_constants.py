@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from project import Project, simulated
 
 STEPS = """
@@ -123,6 +124,56 @@ def test_functions_and_objects_are_constants_that_are_told_from_others(project: 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=project.folder, env=simulated(3), capture_output=True, text=True
     )
+    assert done.returncode == 0, done.stderr
+
+
+CHANGED = """
+import numpy as np
+from scaled import Scaling, inputs, fit
+from fit_{backend} import fit as everywhere
+
+scaling, w, x, settings = inputs()
+for change in ("none", "assigned", "in place", "none"):
+    if change == "assigned":
+        scaling.mean = scaling.mean + 1
+    elif change == "in place":
+        scaling.mean[:] = 7
+    expected = fit(scaling, w, x, settings)
+    np.testing.assert_allclose(everywhere(scaling, w, x, settings), expected, rtol=1e-5, err_msg=change)
+"""
+
+
+@pytest.mark.parametrize("backend", ["pmap", "shard_map", "jit"])
+def test_arrays_of_a_static_object_are_those_of_the_call(shared: Project, backend: str) -> None:
+    text = """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        class Scaling:
+            def __init__(self):
+                self.mean = np.arange(4, dtype="f")
+
+            def __call__(self, x):
+                return (x - self.mean) * 2.0
+
+
+        def fit(scaling, w, x, settings):
+            loss = lambda w: settings["act"](jnp.mean((scaling(x) @ w) ** 2))
+            return w - settings["rate"] * jax.grad(loss)(w)
+
+
+        def inputs():
+            x = jax.random.normal(jax.random.key(0), (24, 4))
+            return Scaling(), jnp.ones(4), x, {"act": jnp.arctan, "rate": 0.1}
+        """
+    shared.write("scaled.py", text)
+    words = ("gen", "scaled.py::fit", "--inputs", "scaled.py::inputs", "--static", "settings")
+    made = shared.run(*words, "--backend", backend, "-o", f"fit_{backend}.py")
+    assert made.exit_code == 0, made.stderr
+    program = [sys.executable, "-c", CHANGED.format(backend=backend)]
+    done = subprocess.run(program, cwd=shared.folder, env=simulated(4), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

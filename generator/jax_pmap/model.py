@@ -283,7 +283,8 @@ class Argument:
     leaves: tuple[Leaf, ...]
     #: True when the whole argument is passed as a compile-time constant.
     static: bool = False
-    #: Whether it is a static argument that cannot be hashed, and wrapped in one that can.
+    #: Whether it is a static argument that is wrapped in one which is equal to others of the same contents:
+    #: it cannot be hashed, or is the same object with other arrays.
     wrapped: bool = False
     #: True when its buffers are given up to the call.
     donated: bool = False

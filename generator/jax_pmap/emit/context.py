@@ -110,7 +110,8 @@ class Context:
         self.output_axes = self.result_axes
         if plan.mutated and self.valued:
             self.output_axes = AxesNode("tuple", (), (self.result_axes, None))
-        self.partition = Partition(plan, unit.taken_names, self.n)
+        enclosed = backend is Backend.SHARD_MAP
+        self.partition = Partition(plan, unit.taken_names, self.n, enclosed=enclosed)
         #: How arrays lie on a mesh, and the arguments that are put there before the call.
         self.put = {a.name for a in placed_arguments(plan)}
         divided = bool(self.put) or any(leaf.spec and leaf.axis is None for leaf in plan.outputs)
@@ -165,7 +166,7 @@ class Context:
             **over_devices(n, self._told_layers(), plan.in_maps, self.unit.intercepted),
             "contents": self._told() or self.partition.wrapped,
             "scales": any(leaf.identity and leaf.dtype != "function" for leaf in plan.captured),
-            "wrapped": bool(self.partition.wrapped),
+            "wrapped": self.partition.unwrapped(),
             "partition": any(not part.equinox for part in self.partition.parts),
             "before": [*self._switches(), *self.partition.before(), *self._fit_line()],
             "fit": self._fit(),

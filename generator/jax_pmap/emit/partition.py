@@ -44,13 +44,15 @@ def parts_of(arguments: Sequence[Argument], taken: frozenset[str]) -> tuple[Part
 class Partition:
     """What the templates show of the arguments that are partitioned, for one plan."""
 
-    def __init__(self, plan: Plan, taken: frozenset[str], names: Names) -> None:
+    def __init__(self, plan: Plan, taken: frozenset[str], names: Names, *, enclosed: bool = False) -> None:
         self.parts = parts_of(plan.arguments, taken)
         self.by_name = {part.name: part for part in self.parts}
         self.kept = {path: self.by_name[name] for path, name in plan.kept}
         self.mutated = plan.mutated
         self.shared = plan.shared
         self.n = names
+        #: Whether the mapped function has the static arguments from the function around it.
+        self.enclosed = enclosed
         #: Static arguments that are passed in something that can be hashed.
         self.wrapped = [argument.name for argument in plan.arguments if argument.wrapped]
 
@@ -69,7 +71,11 @@ class Partition:
         together = [f"{part.name} = {self.together(part, part.name)}" for part in self.parts]
         # What is one object outside is one inside.
         joined = [f"{place} = {other}" for place, other in self.shared]
-        return [*together, *(f"{name} = {name}.value" for name in self.wrapped), *joined]
+        return [*together, *(() if self.enclosed else self.unwrapped()), *joined]
+
+    def unwrapped(self) -> list[str]:
+        """Lines that take out the static arguments that are passed in something else."""
+        return [f"{name} = {name}.value" for name in self.wrapped]
 
     def _apart(self, part: Part, value: str) -> str:
         n = self.n

@@ -13,7 +13,7 @@ from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.worker import protocol
 
 #: Of what is told from others by nothing.
-UNTOLD = protocol.Identity("", "")
+UNTOLD = protocol.Identity("", "", False)
 
 
 def axes_tree(
@@ -143,7 +143,10 @@ def plan_arguments(
                 else axes_tree(argument["tree"], axes, name, facts.span, constant_leaves(argument["leaves"])),
                 leaves=tuple(leaves),
                 static=static,
-                wrapped=static and name in roles.wrapped,
+                # With another array in it, an object is the same static argument to compiled code.
+                wrapped=static
+                and name != facts.receiver
+                and (name in roles.wrapped or same.get(name, UNTOLD).arrays),
                 partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),

@@ -259,7 +259,8 @@ def identities(request: protocol.Identities) -> Mapping[str, protocol.Identity |
         for values in target.data:
             try:
                 value = eval(expression, dict(values))
-                given.add(protocol.Identity(contents(value)[0], imported_as(value)))
+                digest, arrays = contents(value)
+                given.add(protocol.Identity(digest, imported_as(value), bool(arrays)))
             except Exception:
                 given.add(None)
         found[expression] = given.pop() if len(given) == 1 else None

@@ -530,10 +530,12 @@ class Identity:
         digest: of its contents.
         imported: the module and the name under which emitted code can import it, where an installed module
             has it by its own name: ``"jax.nn:relu"``; else empty.
+        arrays: whether there are arrays in it, of which the digest has shapes and dtypes alone.
     """
 
     digest: str
     imported: str
+    arrays: bool
 
 
 @dataclass(frozen=True, slots=True)
