@@ -180,10 +180,12 @@ def _unit(
     not_imported = {*(carried.names if carried else ()), *own_names, name, facts.name}
     bound = bound_by(target)
     # What the closure has to hold is told by the names of the target's file.
-    held = {each.value.partition(".")[0] for each in plan.captured if each.dtype == "function" and each.value}
+    compared = {
+        each.value.partition(".")[0] for each in plan.captured if each.dtype == "function" and each.value
+    }
     known = target.parsed.top.imported
     wanted = names_in_module(source, target, adapted) | set(bound.names if bound else ())
-    names = tuple(sorted((wanted | held - known.keys()) - not_imported))
+    names = tuple(sorted((wanted | compared - known.keys()) - not_imported))
     elsewhere = [other for other in adapted if other.source.path != source.path]
     # Those of the target first: of several statements that bind a name to the same, its own stays.
     imports = [
@@ -192,7 +194,7 @@ def _unit(
         for row in each.imported
         if not row.typing_only and row.name not in own_names
     ]
-    imports += [row.statement for name in sorted(held & known.keys()) for row in known[name]]
+    imports += [row.statement for name in sorted(compared & known.keys()) for row in known[name]]
     imports += [statement for other in elsewhere for statement in other.imports]
     if carried:
         imports += carried.imports
@@ -219,7 +221,7 @@ def _unit(
         ),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         enclosed=enclosed.definition if enclosed else "",
-        taken_names=facts.taken_names | held,
+        taken_names=facts.taken_names | compared,
         # Collectives are the only thing of ours inside a body.
         shadowed=frozenset({"jax"}) & _bound(function_text(each).text for each in texts),
         helpers=request.helpers,

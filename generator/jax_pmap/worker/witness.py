@@ -395,10 +395,10 @@ def _other_forms(
     `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
     given: Program | None = None
-    held: set[FixedForm] = set()
+    fixed: set[FixedForm] = set()
     for ways in inputs:
         for way in ways:
-            if way.in_parts and held.issuperset(way.given):
+            if way.in_parts and fixed.issuperset(way.given):
                 break
             given = given or program_of(reference.jaxpr, size)
             if way.settles:
@@ -414,7 +414,7 @@ def _other_forms(
             if ended.complete and multiple % needed:
                 ended = dataclasses.replace(ended, endings=(_only_multiples(ended, needed),))
             if not ended.complete:
-                held.update(way.given)
+                fixed.update(way.given)
                 yield way, _only_there(ended, f"with {way.said} it is worked on in another way")
             break
 
