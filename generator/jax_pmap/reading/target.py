@@ -55,7 +55,7 @@ def read_target(
             what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
         raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
-    if takes_object(parsed, request):
+    if source.binding is None and takes_object(parsed, request):
         facts = dataclasses.replace(facts, receiver="")
     # Of the edited file, the function around it makes the one with the collectives.
     nested = request.in_place and any(isinstance(each, ast.FunctionDef) for each in parsed.enclosing)
