@@ -377,7 +377,7 @@ def test_a_factory_in_a_file_that_cannot_be_imported(factory):
     factory.refused("JP008", *words, says=("`train.py` cannot be imported: ZeroDivisionError",))
 
 
-HELD = """
+CLASSES_AROUND = """
 import jax
 import numpy as np
 import nets
@@ -424,7 +424,7 @@ class Network:
 
 def test_classes_that_the_object_around_a_step_holds_are_imported(project):
     project.write("nets.py", NETS)
-    project.write("train.py", HELD)
+    project.write("train.py", CLASSES_AROUND)
     result = project.run("gen", "train.py::step", "--inputs", "train.py::inputs", "-o", "fast.py")
     assert result.exit_code == 0, result.stderr
     text = (project.folder / "fast.py").read_text()

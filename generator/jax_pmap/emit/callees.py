@@ -30,6 +30,7 @@ from jax_pmap.syntax.scopes import (
     ALWAYS_THERE,
     attribute_of_itself,
     defaults,
+    is_private,
     names_of_inner_scopes,
     names_of_its_own,
     own_nodes,
@@ -810,15 +811,6 @@ def overridden(owner: str, name: str, tree: ast.Module) -> bool:
         }
     others = [c for c in classes if c.name in derived and c.name != owner.rpartition(".")[2]]
     return any(getattr(each, "name", "") == name for c in others for each, _ in statements(c.body))
-
-
-def is_private(definition: ast.AST) -> bool:
-    """Whether a method uses names that only mean something in its class: ``__x``, ``super()``."""
-    for node in ast.walk(definition):
-        name = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None))) or ""
-        if name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")):
-            return True
-    return False
 
 
 def names_called(definition: ast.AST) -> list[str]:

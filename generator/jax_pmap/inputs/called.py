@@ -48,9 +48,8 @@ def with_call(request: Request) -> Request:
     source = locate(request.target, request.directory, request.instead, inputs=request.inputs)
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
-    if source.binding is not None or not in_classes or not receiver_of(parsed):
-        return request
-    if takes_object(parsed, request):
+    called = in_classes and receiver_of(parsed) and not takes_object(parsed, request)
+    if source.binding is not None or not called:
         return request
     return dataclasses.replace(request, run=shlex.join(["python", "-c", _call(source, request)]))
 

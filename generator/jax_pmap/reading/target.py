@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 import shlex
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
 from jax_pmap.syntax.parse import ParsedSource, parse, parse_file
-from jax_pmap.syntax.scopes import attribute_of_itself
+from jax_pmap.syntax.scopes import attribute_of_itself, is_private
 from jax_pmap.syntax.slice import Module
 
 
@@ -55,7 +54,7 @@ def read_target(
             what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
         raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
-    if source.binding is None and takes_object(parsed, request):
+    if takes_object(parsed, request):
         facts = dataclasses.replace(facts, receiver="")
     # Of the edited file, the function around it makes the one with the collectives.
     nested = request.in_place and any(isinstance(each, ast.FunctionDef) for each in parsed.enclosing)
@@ -124,16 +123,12 @@ def takes_object(parsed: ParsedSource, request: Request) -> bool:
     ``Agent.update(agent, batch)`` is a call that any file can make, where the arguments are not those of a
     running program. In the text of the class alone `super()` finds its bases, and ``self.__name`` its own.
     """
-    node = parsed.definition
-    if request.in_place or request.inputs is None or request.run is not None or len(parsed.enclosing) != 1:
+    node, method = parsed.definition, receiver_of(parsed) and len(parsed.enclosing) == 1
+    if not method or parsed.source.binding is not None or is_private(node):
         return False
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    mangled = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)} | names
-    if names & {"super", "__class__"} or any(map(re.compile(r"__(?!.*__$)").match, mangled)):
+    if request.in_place or request.inputs is None or request.run is not None:
         return False
-    return bool(receiver_of(parsed)) and all(
-        getattr(each, "id", "") != "classmethod" for each in node.decorator_list
-    )
+    return all(getattr(each, "id", "") != "classmethod" for each in node.decorator_list)
 
 
 def owner_of(target: Target) -> str | None:

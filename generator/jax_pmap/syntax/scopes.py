@@ -297,6 +297,15 @@ def attribute_of_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast
     return min(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
+def is_private(definition: ast.AST) -> bool:
+    """Whether a method uses names that only mean something in its class: ``__x``, ``super()``."""
+    for node in ast.walk(definition):
+        name = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None))) or ""
+        if name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")):
+            return True
+    return False
+
+
 def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes of one function's own scope in source order: nested scopes are given, but not entered.
 
