@@ -191,6 +191,19 @@ def test_a_method_becomes_a_function_of_its_object(project):
             (one, loss), (many, same) = one.update(x), update(many, x)
         np.testing.assert_allclose(many.w, one.w, rtol=1e-6)
         np.testing.assert_allclose(same, loss, rtol=1e-6)
+
+
+        class Summed(Agent):
+            def loss(self, w, x):
+                return jnp.sum((x @ w) ** 2)
+
+
+        try:
+            update(Summed(many.w), x)
+        except ValueError as error:
+            assert "`type(self).__qualname__` must be 'Agent'" in str(error)
+        else:
+            raise AssertionError("another method was taken for the proved one")
         """,
     )
     ran = subprocess.run([sys.executable, "use.py"], env=simulated(4), capture_output=True, text=True)

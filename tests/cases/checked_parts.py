@@ -103,6 +103,18 @@ def shard(policy, actions):
     return jax.tree.map_with_path(split, (policy, actions))
 
 
+def unproved(expected, found):
+    """The error for an input that is not as in the run this file was made from."""
+    return ValueError(
+        f"loss: {expected}, as in the run this file was made from, not {found!r:.200}; "
+        "to allow it, generate again with inputs that use it"
+    )
+
+
 def loss(w, policy, actions):
+    if type(policy).__qualname__ != "Normal":
+        raise unproved(
+            "`type(policy).__qualname__` must be 'Normal'", type(policy).__qualname__
+        )
     policy, actions = shard(policy, actions)
     return p_loss(w, policy, actions)

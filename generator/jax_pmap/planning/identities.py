@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from jax_pmap.emit.render import contents_source
-from jax_pmap.model import Guard, Leaf, Role, refused
+from jax_pmap.model import Argument, Guard, Leaf, Role, refused
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.scopes import bound_names, parameters
@@ -26,16 +26,20 @@ def identities(session: Session, expressions: Collection[str]) -> dict[str, prot
     return {name: found for name, found in answer.items() if found is not None}
 
 
-def captured_constants(session: Session, target: Target, guards: Sequence[Guard]) -> tuple[Leaf, ...]:
+def captured_constants(
+    session: Session, target: Target, arguments: Sequence[Argument], guards: Sequence[Guard]
+) -> tuple[Leaf, ...]:
     """What a method reads of its object, and a function of those around it, that it may depend on.
 
-    In the places of the `guards` the emitted code raises, whatever is read there.
+    Of objects among the `arguments` that is the class, where their methods are called. In the places of the
+    `guards` the emitted code raises, whatever is read there.
 
     Raises:
         RefusalError: JP053, for a function that nothing tells from others.
     """
     facts, parsed = target.facts, target.parsed
-    if not facts.receiver and not facts.closure_names:
+    objects = tuple(each.name for each in arguments if not each.static)
+    if not facts.receiver and not facts.closure_names and not objects:
         return ()
     scopes = [each for each in parsed.enclosing if isinstance(each, ast.FunctionDef)]
     visible = {name for each in scopes for name in (*bound_names(each.body), *_given(each))}
@@ -52,6 +56,7 @@ def captured_constants(session: Session, target: Target, guards: Sequence[Guard]
         tuple(sorted(visible)),
         tuple(sorted(name for name in functions if bound[name] == 1)),
         tuple(p.name for p in facts.parameters),
+        objects,
         tuple(
             (span.line, span.column, span.end_line, span.end_column)
             for span in (each.span for each in guards)

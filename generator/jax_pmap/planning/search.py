@@ -741,7 +741,8 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)
-    captured = () if request.backend is Backend.JIT else captured_constants(case.session, target, guards)
+    by_hand = request.backend is not Backend.JIT
+    captured = captured_constants(case.session, target, arguments, guards) if by_hand else ()
     plan = Plan(
         target=f"{target.source.shown_path}::{target.source.qualname}",
         axis_name=target.axis_name,

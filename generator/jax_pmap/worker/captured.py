@@ -1,4 +1,7 @@
-"""What a method reads of its object, and a nested function of the functions around it, and may depend on.
+"""What a function may depend on besides its arguments' leaves, and could find changed at a later call.
+
+A method reads it of its object, a nested function of the functions around it; and arguments are objects whose
+methods are called.
 
 Another object, or another call of the function around, may hold other ones: the name of a reduction, or a
 function, or an array with another number of axes. Numbers that only scale, and what arrays hold, change
@@ -20,11 +23,13 @@ import jax
 import numpy as np
 
 from . import load, protocol
+from .arguments import parts
 from .examples import imported_as
-from .functions import enclosed
+from .functions import enclosed, unwrapped
 from .leaves import has_shape
 from .load import text_of
 from .target import current
+from .telling import names_in
 from .type_tests import is_users, is_users_object
 
 #: Of a whole object, how deep it is looked into, and how many constants of it are held one by one.
@@ -63,8 +68,49 @@ def captured(request: protocol.FindCaptured) -> tuple[protocol.CapturedConstant,
     )
     around = {name: name for name in request.around if name in space and name not in request.hidden}
     roots = {request.receiver: request.receiver} if request.receiver in space else {}
-    reader.follow(node, roots | around, space, own=True)
+    if roots or around:
+        reader.follow(node, roots | around, space, own=True)
+    given = {name: space[name] for name in request.objects if name in space and name not in roots}
+    for path, value in _with_methods(given, target.fn):
+        reader.hold_type(path, value)
     return tuple(reader.found.values())
+
+
+def _with_methods(given: Mapping[str, Any], function: Any) -> list[tuple[str, Any]]:
+    """Objects in the arguments a method of which, or a property, the user's code uses, with their paths.
+
+    Another class, derived from theirs perhaps, may have another one of the name. What is called as it is
+    (`model(x)`) and what libraries call is left out: a model may be another one.
+    """
+    objects = [each for name, value in given.items() for each in _objects(name, value)]
+    names = names_in([function])
+    while True:
+        used = [(path, value, {*_methods(type(value))} & names) for path, value in objects]
+        more = names_in(_methods(type(value))[name] for _, value, own in used for name in own)
+        if more <= names:
+            return [(path, value) for path, value, own in used if own]
+        names |= more
+
+
+def _objects(path: str, value: Any, depth: int = DEEP) -> Iterator[tuple[str, Any]]:
+    """An object of the user's, and those in it, as far as attributes lead."""
+    if not is_users_object(value) or isinstance(value, type):
+        return
+    yield path, value
+    for inner, part in parts(value, path) if depth else ():
+        yield from _objects(inner, part, depth - 1)
+
+
+def _methods(kind: type) -> dict[str, types.FunctionType]:
+    """The functions of a class that are the user's, behind what wraps them; not those that Python calls."""
+    found = {}
+    for name in dir(kind):
+        value = inspect.getattr_static(kind, name)
+        inner = (getattr(value, by, None) for by in ("fget", "func", "__func__", "__wrapped__"))
+        function, _, _ = unwrapped(next((each for each in inner if each is not None), value))
+        if function is not None and not name.startswith("__") and is_users(function.__code__.co_filename):
+            found[name] = function
+    return found
 
 
 class _Reader:
@@ -331,7 +377,7 @@ class _Reader:
         if path == self.request.receiver:
             self._override(path, value, method)
         else:
-            self._type(path, value)
+            self.hold_type(path, value)
         if _tree_of(function) is None or not function.__code__.co_argcount:
             self._whole(path, value)
             return
@@ -409,7 +455,7 @@ class _Reader:
         """Take all that may decide of an object that is used as it is."""
         found = list(_constants(path, value, DEEP, {id(value)}))
         if path != self.request.receiver and is_users_object(value):
-            self._type(path, value)
+            self.hold_type(path, value)
         if len(found) > MANY:
             with contextlib.suppress(Exception):
                 self.found[path] = protocol.CapturedConstant(
@@ -427,7 +473,8 @@ class _Reader:
         own = f"getattr({path}, 'ndim', 0)"
         self.found[own] = protocol.CapturedConstant(own, repr(len(value.shape)), "", "int")
 
-    def _type(self, path: str, value: Any) -> None:
+    def hold_type(self, path: str, value: Any) -> None:
+        """Hold an object to the class that it has."""
         own = f"type({path}).__qualname__"
         self.found[own] = protocol.CapturedConstant(own, repr(type(value).__qualname__), "", "str")
 
@@ -471,7 +518,7 @@ class _Reader:
         if own:
             self._override(at, holder, function)
         else:
-            self._type(at, holder)
+            self.hold_type(at, holder)
         if _tree_of(method) is None or not method.__code__.co_argcount:
             self._whole(at, holder)
         else:

@@ -30,7 +30,7 @@ from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
 from .neighbours import INSTALLED
 from .protocol import ASKS_FOR_TYPES, FixedForm
-from .telling import TABLES, values_in
+from .telling import TABLES, names_in, values_in
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
 MOST_LEAVES = 4
@@ -124,17 +124,17 @@ def others(
     yield from forms.of_rows()
     yield from forms.kinds()
     yield from forms.bits()
-    yield from forms.precisions() if _names_in(sources) & PRECISE else ()
+    yield from forms.precisions() if names_in(sources) & PRECISE else ()
     yield from forms.lengths()
     if sources:
         yield from forms.fewer()
         yield from forms.nothing()
         yield from forms.shortened()
-        yield from forms.retyped() if _names_in(sources) & ASKS_FOR_TYPES else ()
+        yield from forms.retyped() if names_in(sources) & ASKS_FOR_TYPES else ()
     yield from forms.numbered_keys()
     read = forms.read_names(fails) if sources else []
     yield from ((each,) for each in read)
-    words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in _names_in(sources) else ())]
+    words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in names_in(sources) else ())]
     yield from forms.keys(
         words, _words_asked_for(sources), takes, {form for each in read for form in each.given}
     )
@@ -617,12 +617,6 @@ def _asks(code: types.CodeType) -> bool:
     """Whether code looks for a name, or compares anything."""
     compares = any(instruction.opname in COMPARING for instruction in dis.get_instructions(code))
     return compares or not ASKING.isdisjoint(code.co_names)
-
-
-def _names_in(sources: Sequence[Any]) -> set[str]:
-    """Names of attributes and variables that code uses."""
-    codes_of = (each for source in sources for each in values_in(source) if isinstance(each, types.CodeType))
-    return {name for code in codes_of for name in code.co_names}
 
 
 def _keys_as_given(name: str, path: str, table: Mapping[Any, Any]) -> tuple[FixedForm, ...]:

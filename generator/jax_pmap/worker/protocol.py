@@ -580,6 +580,7 @@ class FindCaptured(Request[tuple[CapturedConstant, ...]]):
         visible: all that it could read there.
         defined: those that are the one function that is defined under the name.
         hidden: the parameters, which stand for other things in the drop-in than around it.
+        objects: those that are no constants: of which method another class may have its own.
         unreached: places, as line, column and their ends, that the emitted code raises in.
     """
 
@@ -593,6 +594,7 @@ class FindCaptured(Request[tuple[CapturedConstant, ...]]):
     visible: tuple[str, ...]
     defined: tuple[str, ...]
     hidden: tuple[str, ...]
+    objects: tuple[str, ...]
     unreached: tuple[tuple[int, int, int, int], ...]
 
 

@@ -215,6 +215,12 @@ def of_number(value: Any) -> Sequence[int]:
     return value.shape if isinstance(value, (np.ndarray, jax.Array)) else ()
 
 
+def names_in(sources: Iterable[Any]) -> set[str]:
+    """Names of attributes and variables that code uses."""
+    codes_of = (each for source in sources for each in values_in(source) if isinstance(each, types.CodeType))
+    return {name for code in codes_of for name in code.co_names}
+
+
 def values_in(source: Any) -> Iterator[Any]:
     """Code, numbers, arrays and tables in the code of a function, and in what it names that is the user's."""
     seen, names = set[int](), set[str]()
