@@ -555,6 +555,14 @@ def of_no_columns(axis: Any, w: Any, x: Any) -> Any:
     return mean(axis, found.reshape(len(x), -1).sum(1).mean() + jnp.mean(x @ w))
 
 
+def of_pairs_of_no_columns(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    """Two batches joined, and parted again behind a sum over columns of which there are none."""
+    joined = jnp.concatenate([x, y])
+    behind = jnp.take_along_axis(joined, jnp.zeros(joined[:, 3:].shape, int), 1)
+    found = behind.sum(1)
+    return mean(axis, jnp.tanh(found[: len(x)] - found[len(x) :] + x @ w).mean())
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -614,6 +622,7 @@ EQUAL = [
     (moments, (floats(2, 3, 4), X), (R, S), R),
     (prefixes, (W, V), (R, S), R),
     (of_no_columns, (W, X), (R, S), R),
+    (of_pairs_of_no_columns, (W, X, X), (R, S, S), R),
     (loops_backwards(smoothly), (W, X), (R, S), R),
     (loops_backwards(normalised), (W, X), (R, S), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),

@@ -168,6 +168,13 @@ def replaced(equation: Any, params: Mapping[str, Any], invars: Sequence[Any], ou
     )
 
 
+def _times(sizes: Sequence[int], rows: Sequence[int]) -> int:
+    """How many times the rows sizes are, the same in each trace; 1 where they are no multiple of them."""
+    found = {divmod(size, n) if n else (1, 0) for size, n in zip(sizes, rows, strict=True)}
+    times, rest = found.pop() if len(found) == 1 else (1, 0)
+    return times if times and not rest else 1
+
+
 def _scalar(number: Any) -> Any:
     """A number of Python or of a 0-d array by what it is, or None where it has to be looked at."""
     if isinstance(number, (np.ndarray, np.generic)):
@@ -380,16 +387,29 @@ class Interpreter:
         found, few = self._number(numbers), few_whole(numbers)
         return found if few is None else replace(found, numbers=few)
 
-    def empty(self, variables: Sequence[Any]) -> Value | None:
-        """The value of an array of numbers without elements, by its shape in each trace; None of others."""
+    def empty(
+        self, variables: Sequence[Any], operands: Sequence[Value], inputs: Sequence[Sequence[Shape]]
+    ) -> Value | None:
+        """The value of an array of numbers without elements, by its shape in each trace; None of others.
+
+        It lies in any way that its shape allows: in groups of rows, where `operands` do, of such shapes as
+        `inputs` in each trace.
+        """
         shapes = [getattr(each.aval, "shape", ()) for each in variables]
         dtype = getattr(variables[0].aval, "dtype", None)
         if any(0 not in shape for shape in shapes) or not isinstance(dtype, np.dtype):
             return None
         ways: list[tuple[Placement, ...]] = [self.whole]
         for at in range(len(self.whole)):
+            rows = [
+                [given[index][place.axis] // place.outer for given in inputs]
+                for index, each in enumerate(operands)
+                if isinstance(place := each.places[at], Sharded)
+            ]
             for axis in range(len(shapes[0])):
-                ways.append((*self.whole[:at], Sharded(axis), *self.whole[at + 1 :]))
+                sizes = [shape[axis] for shape in shapes]
+                for outer in dict.fromkeys([*(_times(sizes, row) for row in rows), 1]):
+                    ways.append((*self.whole[:at], Sharded(axis, outer=outer), *self.whole[at + 1 :]))
         for places in ways:
             if (shape := self.whole_shape(shapes, places)) is not None:
                 return Value(self.terms.constant(np.zeros(shape, dtype)), places)
@@ -752,7 +772,9 @@ class Interpreter:
             if which is not None and all(isinstance(p, (Replicated, Sharded)) for p in operands[0].places):
                 return [operands[1 + int(which)]]  # type: ignore[arg-type]
         # `jnp.pad` puts nothing before and behind the axes that it leaves as they are.
-        empty = [self.empty(row) for row in zip(*(e.outvars for e in equations), strict=True)]
+        empty = [
+            self.empty(row, operands, inputs) for row in zip(*(e.outvars for e in equations), strict=True)
+        ]
         if count and None not in empty:
             return [each for each in empty if each is not None]
         if name == "concatenate":
