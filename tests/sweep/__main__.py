@@ -134,7 +134,8 @@ class Steps:
             counts=self.counts(),
         )
         Path("test_it.py").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "test_it.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+        command += ["-W", "default", "test_it.py"]  # What a library warns of is no error for its users.
         environment = {**simulated(8), "JAX_ENABLE_X64": x64}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.found[step] = "ok" if done.returncode == 0 else done.stdout
