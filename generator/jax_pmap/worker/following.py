@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ KEPT = 50_000
 MOST_CONSTANT_BYTES = 1 << 28
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
+
+
+#: Shape, dtype and weakness of an array.
+Form = tuple[tuple[int, ...], str, bool]
 
 
 def every(_: int, __: Any) -> bool:
@@ -87,6 +92,11 @@ class Followed:
     watch: Watch
     layers: tuple[Layer, ...]
     x64: bool
+
+    @functools.cached_property
+    def asked(self) -> "Asked":
+        """All that it hangs on."""
+        return Asked(self.packed, _forms(self.given), self.x64)
 
     @property
     def program(self) -> Traced | None:
@@ -272,12 +282,12 @@ def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
 def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
     """The trace of the target with these abstract leaves; kept until another one is asked for."""
     target = current()
-    key = tuple(statics), tuple(map(_form, leaves)), bool(jax.config.jax_enable_x64)
+    key = tuple(statics), _forms(leaves), bool(jax.config.jax_enable_x64)
 
     def made() -> Followed:
         values = target.values({})
-        packed = Packed(values, statics)
-        known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
+        asked = Asked.of(Packed(values, statics), leaves)
+        known = (each for each in target.known(OF_INPUTS) if each.asked.is_of(target, asked))
         return next(known, None) or follow(values, statics, watched=False, leaves=leaves)
 
     return target.once(OF_SHAPES, key, made, most=1)
@@ -319,7 +329,8 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
             return None, numbers
         rows = arguments.batch_size(values, axes)
         leaves = abstract_leaves(packed, axes, rows or None)
-        known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
+        asked = Asked.of(packed, leaves)
+        known = (each for each in target.known(OF_INPUTS) if each.asked.is_of(target, asked))
         given = next((each for each in known if each.watch.taken or not watched), None)
         if given is None:
             given = follow(values, statics, watched=watched, leaves=leaves)
@@ -332,13 +343,61 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A trace of the target that was made for its operations alone, with all that it hangs on."""
+class Asked:
+    """All that a trace of the target hangs on: what was taken apart for it, its leaves, and 64 bits."""
 
-    program: Traced
     packed: Packed
-    given: list[Any]
+    forms: "tuple[Form, ...]"
     x64: bool
+
+    @classmethod
+    def of(cls, packed: Packed, leaves: Sequence[Any]) -> "Asked":
+        """What a trace with these leaves hangs on now."""
+        return Asked(packed, _forms(leaves), bool(jax.config.jax_enable_x64))
+
+    @functools.cached_property
+    def elements(self) -> int:
+        """Numbers in the leaves, those with a symbol left out."""
+        sizes = [math.prod(shape) for shape, _, _ in self.forms]
+        return 0 if any(map(is_symbolic_dim, sizes)) else sum(sizes)
+
+    def is_of(self, target: Target, asked: "Asked") -> bool:
+        """Whether a trace of the target is the one that is asked for."""
+        own, other = self.packed, asked.packed
+        given = [values for values in (target.called, *target.data[:1]) if values is not None]
+
+        def same(name: str, value: Any, constant: Any) -> bool:
+            # The values of an argument may have been copied from the caller's.
+            known = [values[name] for values in given if name in values]
+            return value is constant or all(any(each is one for one in known) for each in (value, constant))
+
+        try:
+            return (
+                self.x64 == asked.x64
+                and self.forms == asked.forms
+                and own.key == other.key
+                and own.constants.keys() == other.constants.keys()
+                and all(same(name, value, other.constants[name]) for name, value in own.constants.items())
+            )
+        except Exception:  # Constants of the user's classes may not be compared.
+            return False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A trace of the target that was made for its operations alone, and all that it hangs on.
+
+    Attributes:
+        asked: what it hangs on.
+        program: the trace.
+        operations: how many it has.
+        bytes: those of the arrays in it.
+    """
+
+    asked: Asked
+    program: Traced
+    operations: int
+    bytes: int
 
 
 def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any]) -> Traced:
@@ -353,40 +412,53 @@ def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequenc
     target = current()
     if function != target.reference:
         return Traced.of(function, packed, leaves)
+    asked = Asked.of(packed, leaves)
     for found in (*target.known(OF_INPUTS), *target.known(OF_SHAPES)):
         program: Traced | None = found.program
-        if program is not None and _is_of(found, target, packed, leaves):
+        if program is not None and found.asked.is_of(target, asked):
             return program
     kept: list[Kept] = target.once("traced", (), list)
-    at = next((i for i, each in enumerate(kept) if _is_of(each, target, packed, leaves)), None)
+    at = next((i for i, each in enumerate(kept) if each.asked.is_of(target, asked)), None)
     if at is not None:
         latest = kept.pop(at)
     else:
-        if _constant_bytes_for(kept, leaves) > MOST_CONSTANT_BYTES:
+        if _constant_bytes_for(kept, asked.elements) > MOST_CONSTANT_BYTES:
             raise OverflowError("the arrays of NumPy in it are too large")
         made = Traced.of(function, packed, leaves)
-        latest = Kept(made, packed, [*leaves], bool(jax.config.jax_enable_x64))
+        constants = sum(getattr(each, "nbytes", 0) for each in made.jaxpr.consts)
+        latest = Kept(asked, made, operations(made.jaxpr), constants)
     kept.insert(0, latest)
-    lengths = itertools.accumulate(operations(each.program.jaxpr) for each in kept)
-    sizes = itertools.accumulate(map(_constant_bytes, kept))
+    lengths = itertools.accumulate(each.operations for each in kept)
+    sizes = itertools.accumulate(each.bytes for each in kept)
     del kept[sum(n <= KEPT and size <= MOST_CONSTANT_BYTES for n, size in zip(lengths, sizes, strict=True)) :]
     return latest.program
 
 
-def _constant_bytes(made: Kept) -> int:
-    """Bytes of the arrays in a trace."""
-    return sum(getattr(each, "nbytes", 0) for each in made.program.jaxpr.consts)
+def traced_or_none(function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any]) -> Traced | None:
+    """`traced_as`, or None of leaves that a function does not take, for which the target is traced once.
+
+    Code that is held to the forms it is proved for is derived anew, and most forms are no inputs at all: a
+    layer with other weights alone.
+    """
+    target, asked = current(), Asked.of(packed, leaves)
+    untaken: list[Asked] = target.once("untaken", asked.forms, list)
+    if function == target.reference and any(each.is_of(target, asked) for each in untaken):
+        return None
+    try:
+        return traced_as(function, packed, leaves)
+    except (MemoryError, protocol.Problem):
+        raise
+    except BaseException:
+        untaken.append(asked)
+        return None
 
 
-def _constant_bytes_for(kept: Sequence[Kept], leaves: Sequence[Any]) -> float:
-    """The same of a trace of more rows, by those that are there; parameters in it are as large for any."""
+def _constant_bytes_for(kept: Sequence[Kept], asked: int) -> float:
+    """Bytes of the arrays in a trace with so many numbers in its leaves, by those that are there.
 
-    def elements(given: Sequence[Any]) -> int:
-        sizes = [math.prod(shape_of(leaf)) for leaf in given]
-        return 0 if any(map(is_symbolic_dim, sizes)) else sum(sizes)
-
-    known = sorted((elements(each.given), _constant_bytes(each)) for each in kept)
-    asked = elements(leaves)
+    Parameters in it are as large for any.
+    """
+    known = sorted((each.asked.elements, each.bytes) for each in kept)
     if not known or known[0][0] == known[-1][0] or asked <= known[-1][0]:
         return 0
     (few, least), (more, most) = known[0], known[-1]
@@ -402,32 +474,14 @@ def is_given_alike(statics: Sequence[str]) -> bool:
     if target.called is None:
         return False
     one, other = (Packed(values, statics).leaves for values in (target.called, target.values({})))
-    return [*map(_form, one)] == [*map(_form, other)]
+    return _forms(one) == _forms(other)
 
 
-def _is_of(found: Followed | Kept, target: Target, packed: Packed, leaves: Sequence[Any]) -> bool:
-    """Whether a trace of the target is that of these leaves, with the constants that are `packed`."""
-    own = found.packed
-    given = [values for values in (target.called, *target.data[:1]) if values is not None]
-
-    def same(name: str, value: Any, other: Any) -> bool:
-        # The values of an argument may have been copied from the caller's.
-        known = [values[name] for values in given if name in values]
-        return value is other or all(any(each is one for one in known) for each in (value, other))
-
-    try:
-        return (
-            found.x64 == bool(jax.config.jax_enable_x64)
-            and own.key == packed.key
-            and own.constants.keys() == packed.constants.keys()
-            and all(same(name, value, packed.constants[name]) for name, value in own.constants.items())
-            and [*map(_form, found.given)] == [*map(_form, leaves)]
-        )
-    except Exception:  # Constants of the user's classes may not be compared.
-        return False
+def _forms(leaves: Iterable[Any]) -> "tuple[Form, ...]":
+    return tuple(map(_form, leaves))
 
 
-def _form(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
+def _form(leaf: Any) -> Form:
     """Shape, dtype and weakness of the array that jax makes of a leaf."""
     if category(leaf) in NUMBERS:
         return (), str(jax.numpy.result_type(leaf)), True

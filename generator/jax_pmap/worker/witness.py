@@ -15,7 +15,7 @@ from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
 from .exceptions import summary
-from .following import traced_as
+from .following import traced_as, traced_or_none
 from .forms import Other, others
 from .jaxpr import symbolic
 from .jaxpr.coincidences import Program, alike, coincidences, program_of
@@ -513,12 +513,7 @@ def _same_but_for_sizes(one: Program, other: Program) -> bool:
 
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
     """The trace of the reference; None where it does not take such inputs: whoever calls it so is told."""
-    try:
-        return traced_as(question.traceable, packed, leaves)
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return None
+    return traced_or_none(question.traceable, packed, leaves)
 
 
 def _otherwise_on(
