@@ -724,6 +724,32 @@ def test_what_no_collective_takes_apart_is_made_whole_inside(
     assert [(sync["op"], sync["value"]) for sync in plan["syncs"]] == [("pmean", each) for each in syncs]
 
 
+BY_DEFAULT = """
+import jax
+import jax.numpy as jnp
+
+
+def normalise(x):
+    return (x - x.mean(0)) / x.std(0)
+
+
+def loss(w, x, penalty=lambda w: jnp.sum(w**2)):
+    return jnp.mean((normalise(x) @ w - 1) ** 2) + penalty(w)
+
+
+def step(w, x):
+    return w - jax.grad(loss)(w, x)
+"""
+
+
+def test_a_lambda_among_the_defaults_of_a_loss_is_let_alone(project: Project) -> None:
+    project.write("by_default.py", BY_DEFAULT)
+    words = ("gen", "by_default.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--no-run")
+    made = project.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "penalty=lambda w: jnp.sum(w**2)" in made.stdout
+
+
 STARRED = """
 from states_v import *
 

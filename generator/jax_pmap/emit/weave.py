@@ -221,8 +221,10 @@ class Editor(cst.CSTTransformer):
             new = self.with_own_draws(updated)
         elif isinstance(original, cst.BaseExpression) and isinstance(updated, cst.BaseExpression):
             new = self.expression(original, updated)
-            if isinstance(original, cst.Lambda) and self.asked is not None:
-                new = self.tap(self.body.scope_nodes[original].index, new, "known")
+            scope = self.body.scope_nodes.get(original)
+            # One among the body's own defaults is made outside of it.
+            if isinstance(original, cst.Lambda) and self.asked is not None and scope is not None:
+                new = self.tap(scope.index, new, "known")
         if self.reach and isinstance(new, cst.FunctionDef) and original in self.body.scope_nodes:
             new = with_first(new, f"{RECORDER}.reach({self.body.scope_nodes[original].index})")
         if original in self.body.branch_nodes:
