@@ -379,6 +379,15 @@ def test_a_value_that_changes_later_is_no_constant(project):
     project.refused("JP062", *words, exit_code=1, says=("`self.rate` anew, which line 44 changes",))
 
 
+def test_a_value_that_changes_in_the_class_above_is_no_constant(project):
+    text = SUBCLASS.replace("class Descent:\n", "class Descent:\n    rate = 0.1\n\n").replace(
+        "w - 0.1", "w - self.rate"
+    )
+    project.write("script.py", f"{text}\n\ndef slow():\n    Descent.rate = 0.01\n")
+    words = ("gen", "script.py::Scaled.step", "--run", "python script.py", "--in-place")
+    project.refused("JP062", *words, exit_code=1, says=("`self.rate` anew, which line 24 changes",))
+
+
 def test_a_file_that_changed_meanwhile_is_not_written(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("x = 1\n")
@@ -617,6 +626,10 @@ class Fit:
     def plain(self, w, x):
         return jnp.mean((x @ w) ** 2)
 
+    @staticmethod
+    def spread(x):
+        return jnp.std(x)
+
     def assigned(self, w, x):
         return jax.grad(self.own)(w, x)
 
@@ -627,6 +640,16 @@ class Fit:
 class Summed(Fit):
     def plain(self, w, x):
         return jnp.sum((x @ w) ** 2)
+
+
+class Halved(Fit):
+    def halved(self, w, x):
+        return super().derived(w, x) / 2 + super().spread(x)
+
+
+class Largest(Halved):
+    def plain(self, w, x):
+        return jnp.max((x @ w) ** 2)
 
 
 def make(kind):
@@ -647,6 +670,7 @@ def main(kind="mean", fit=Fit):
         "computed", "asked", "counted_off", "told",
     ):
         getattr(fit(kind), name)(w, x)
+    Halved(kind).halved(w, x)
     return make(kind)(w, x)
 
 
@@ -675,6 +699,7 @@ if __name__ == "__main__":
         ("Fit.compiled", 'self.kind != "mean"'),
         ("Fit.by_method", 'self.kind != "mean"'),
         ("Fit.derived", 'self.plain.__qualname__ != "Fit.plain"'),
+        ("Halved.halved", 'self.plain.__qualname__ != "Fit.plain"'),
         ("Fit.assigned", 'self.own.__qualname__ != "Fit.own"'),
         ("make.step", 'kind != "mean"'),
     ],

@@ -157,7 +157,31 @@ class _Reader:
             ):
                 self._read(each, bound, parents, names, own)
             if isinstance(each, ast.Name) and each.id == "super" and self.request.receiver in bound.values():
-                self._whole(self.request.receiver, self.space[self.request.receiver])
+                self._of_base(each, parents, bound, names)
+
+    def _of_base(
+        self,
+        name: ast.Name,
+        parents: Mapping[ast.AST, ast.AST],
+        bound: Mapping[str, str],
+        names: Mapping[str, Any],
+    ) -> None:
+        """Go on in the method that ``super().step`` is, or take all of the object where it is no user's."""
+        receiver = self.request.receiver
+        own = self.space[receiver]
+        classes = (own if isinstance(own, type) else type(own)).__mro__
+        defining = names.get("__class__") or self._owner(classes)
+        call = parents.get(name)
+        at = parents.get(call) if isinstance(call, ast.Call) and not call.args else None
+        if defining in classes and isinstance(at, ast.Attribute):
+            after = classes[classes.index(defining) + 1 :]
+            method = next((vars(each)[at.attr] for each in after if at.attr in vars(each)), None)
+            function = inspect.unwrap(method) if callable(method) else None
+            if isinstance(function, types.FunctionType) and _tree_of(function) is not None:
+                given = "" if isinstance(method, staticmethod) else receiver
+                self._called(function, at, parents, bound, names, given)
+                return
+        self._whole(receiver, own)
 
     def _path(self, node: ast.AST, bound: Mapping[str, str]) -> str:
         """The expression of the target that a chain stands for, or ``""``."""
@@ -482,8 +506,7 @@ class _Reader:
         """Hold a method that another class or object of the user's may have anew to be that of the proof."""
         name = method.__name__
         own = value if isinstance(value, type) else type(value)
-        owner = self.request.owner
-        base = next((each for each in own.__mro__ if each.__qualname__ == owner), own)
+        base = self._owner(own.__mro__) or own
         method = inspect.getattr_static(own, name, None)
         anew = any(inspect.getattr_static(each, name, None) is not method for each in _derived(base))
         if anew or _is_assigned(name):
@@ -491,6 +514,10 @@ class _Reader:
             named = getattr(getattr(value, name), "__qualname__", "") == method.__qualname__
             at = f"{path if named else f'type({path})'}.{name}.__qualname__"
             self.found[at] = protocol.CapturedConstant(at, repr(method.__qualname__), "", "str")
+
+    def _owner(self, classes: Sequence[type]) -> type | None:
+        """The class in whose body the target stands, where it is among these."""
+        return next((each for each in classes if each.__qualname__ == self.request.owner), None)
 
     def _constant(self, path: str, value: Any) -> None:
         if path in self.found or (has_shape(value) and not isinstance(value, type)):

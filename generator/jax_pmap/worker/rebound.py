@@ -441,9 +441,8 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
-        return [
-            place for value in found if _has(value, name) for place in _of_attribute(use, id(value), name)
-        ]
+        holders = [id(each) for value in found if _has(value, name) for each in _lookup(value, name, use)]
+        return [place for holder in holders for place in _of_attribute(use, holder, name)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [id(space), *map(_holder, values)]
     named = [*zip(holders, names, strict=False)]
@@ -460,6 +459,14 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
     if len(named) < len(names):
         return []
     return named if len(names) == 1 else _of_attribute(use, *named[-1])
+
+
+def _lookup(value: Any, name: str, use: Use) -> list[Any]:
+    """What may hold an attribute of a value: itself, and where it is read, the classes that it has it of."""
+    if use.changes or name in getattr(value, "__dict__", {}):
+        return [value]
+    classes = (value if isinstance(value, type) else type(value)).__mro__
+    return [value, *(each for each in classes if name in vars(each))]
 
 
 def _of_attribute(use: Use, holder: int, name: str) -> list[Place]:
