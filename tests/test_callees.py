@@ -418,6 +418,94 @@ def test_methods_of_values_are_looked_into(shared: Project) -> None:
     assert "all_gather" not in text
 
 
+OF_MODULES = """
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Line(struct.PyTreeNode):
+    w: jax.Array
+
+    def loss(self, w, batch):
+        return jnp.mean((batch @ w) ** 2)
+
+    def fit(self, batch):
+        grad = jax.grad(self.loss)(self.w, batch)
+        return self.replace(w=self.w - grad / jnp.sqrt(grad**2 + 1e-3))
+
+
+def rows():
+    return jnp.arange(96.0).reshape(24, 4) / 50 - 1
+"""
+BY_MODULES = """
+import jax.numpy as jnp
+import lines_u
+from lines_u import Line, rows
+
+fit = Line.fit
+
+
+class Steep(Line):
+    def fit(self, batch):
+        return lines_u.Line.fit(self, 2.0 * batch)
+
+
+class Flat(Line):
+    def fit(self, batch):
+        return self.replace(w=self.w * jnp.sum(batch))
+
+
+def step(line, batch):
+    return line.fit(batch)
+
+
+def both(line, other, batch):
+    return Line.fit(line, batch), other.fit(batch)
+
+
+def one(): return Line(jnp.ones(4)), rows()
+def steep(): return Steep(jnp.ones(4)), rows()
+def two(): return Line(jnp.ones(4)), Line(jnp.ones(4) / 2), rows()
+def flat(): return Line(jnp.ones(4)), Flat(jnp.ones(4) / 2), rows()
+"""
+CALLS_OF_MODULES = """
+import jax
+import numpy as np
+import steps_u
+import both_u, fit_u, step_u
+
+for emitted, name, inputs in ((fit_u, "fit", "one"), (step_u, "step", "steep"), (both_u, "both", "two")):
+    found, expected = (getattr(each, name)(*getattr(steps_u, inputs)()) for each in (emitted, steps_u))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+try:
+    both_u.both(*steps_u.flat())
+except TypeError as error:
+    print(error)
+"""
+
+
+def test_methods_that_classes_and_modules_are_asked_for_are_looked_into(shared: Project) -> None:
+    shared.write("lines_u.py", OF_MODULES)
+    shared.write("steps_u.py", BY_MODULES)
+    for name, inputs in (("fit", "one"), ("step", "steep"), ("both", "two")):
+        words = (f"steps_u.py::{name}", "--inputs", f"steps_u.py::{inputs}", "-o", f"{name}_u.py")
+        made = shared.run("gen", *words)
+        assert made.exit_code == 0, made.stderr
+        assert "pmean grad" in made.words
+    # What is asked of the class is its method for all objects; an object that has another one raises.
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS_OF_MODULES],
+        cwd=shared.folder,
+        env=simulated(3),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("`Flat.fit` is not `Line.fit`, which this code was proved with")
+
+
 OF_CLASSES = """
 import jax
 import jax.numpy as jnp

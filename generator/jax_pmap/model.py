@@ -116,6 +116,8 @@ class Binding:
     file: Source | None = None
     #: Whether the function is written there itself, as a lambda.
     is_lambda: bool = False
+    #: Whether it is a method bound to an object: ``agent.update``, and not ``Agent.update``.
+    of_object: bool = False
     #: Where the target's text is a function that calls the module's object, what it calls the module.
     called_by: str = ""
 
@@ -397,6 +399,8 @@ class Callee:
     called: str
     #: The method, by the class that defines it: ``"common:Model.apply_gradient"``.
     function: str
+    #: Whether its object is the first argument: what stands before the dot is no object of the class.
+    unbound: bool = False
     #: The library that runs it on modules of its own, whoever calls these: ``"flax.linen"``. Then `caller` is
     #: the target, and `called` the method.
     library: str = ""

@@ -91,9 +91,9 @@ class UserFunction:
         return bool(self.owner) and not self.library and self.facts.name == "__call__"
 
     @property
-    def key(self) -> tuple[Path, str, bool]:
-        """What one function has that no other has."""
-        return self.source.path, self.source.qualname, self.by_value
+    def key(self) -> tuple[Path, str, bool, str]:
+        """What one function has that no other has: a method looked up on objects asks for their class."""
+        return self.source.path, self.source.qualname, self.by_value, self.owner
 
     def is_same(self, other: UserFunction) -> bool:
         """Whether both are one function."""
@@ -172,7 +172,7 @@ class CallGraph:
         if source is None or any((e.path, e.qualname) == (source.path, source.qualname) for e in known):
             return ""
         if (spot(self.origin), reference) not in self.callees:
-            self.learn(Callee(spot(self.origin), reference, reference, library))
+            self.learn(Callee(spot(self.origin), reference, reference, library=library))
         return reference
 
     def _of_library(self, source: Source) -> bool:
@@ -220,7 +220,9 @@ class CallGraph:
         if found is None:
             self.why[called] = self._names_meant_twice(parsed, facts)
             return None
-        return self._bound_method(found, owner, callee.library)
+        # Looked up on its class, it is that method whatever the object is.
+        alone = callee.unbound and facts.receiver
+        return found if alone else self._bound_method(found, owner, callee.library)
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
@@ -380,7 +382,8 @@ class CallGraph:
         """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
         found = self.find(called, caller)
         head, _, name = called.rpartition(".")
-        if found is None or not found.is_method or not found.facts.receiver:
+        seen = self.callees.get((spot(caller), called))
+        if found is None or not found.is_method or not found.facts.receiver or (seen and seen.unbound):
             return ""
         if found.is_of_calls and name != found.facts.name:
             return called

@@ -313,6 +313,7 @@ class Bindings:
             keywords=found.keywords,
             live=not scope.chain and (enclosed or not away),
             is_lambda=found.written is not None,
+            of_object=bool(found.receiver),
             file=self._in(scope.file, qualname) if away and enclosed and not scope.chain else None,
         )
         name, rewritten = found.qualname, None

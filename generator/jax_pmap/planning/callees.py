@@ -235,7 +235,7 @@ class Callees:
             self.why[called] = f"`{found.qualname}` has a decorator that is not known ({where})"
             return
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, reference))
+            call_graph.learn(Callee(spot(home), called, reference, unbound=True))
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]

@@ -124,7 +124,8 @@ def takes_object(parsed: ParsedSource, request: Request) -> bool:
     running program. In the text of the class alone `super()` finds its bases, and ``self.__name`` its own.
     """
     node, method = parsed.definition, receiver_of(parsed) and len(parsed.enclosing) == 1
-    if not method or parsed.source.binding is not None or is_private(node):
+    binding = parsed.source.binding
+    if not method or is_private(node) or (binding is not None and binding.of_object):
         return False
     if request.in_place or request.inputs is None or request.run is not None:
         return False
