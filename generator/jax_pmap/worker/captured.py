@@ -80,7 +80,7 @@ def _with_methods(given: Mapping[str, Any], function: Any) -> list[tuple[str, An
     """Objects in the arguments a method of which, or a property, the user's code uses, with their paths.
 
     Another class, derived from theirs perhaps, may have another one of the name. What is called as it is
-    (`model(x)`) and what libraries call is left out: a model may be another one.
+    (`model(x)`) and what libraries call is left out: a model may be another one. The first `MANY` are taken.
     """
     objects = [each for name, value in given.items() for each in _objects(name, value)]
     names = names_in([function])
@@ -88,16 +88,18 @@ def _with_methods(given: Mapping[str, Any], function: Any) -> list[tuple[str, An
         used = [(path, value, {*_methods(type(value))} & names) for path, value in objects]
         more = names_in(_methods(type(value))[name] for _, value, own in used for name in own)
         if more <= names:
-            return [(path, value) for path, value, own in used if own]
+            return [(path, value) for path, value, own in used if own][:MANY]
         names |= more
 
 
 def _objects(path: str, value: Any, depth: int = DEEP) -> Iterator[tuple[str, Any]]:
-    """An object of the user's, and those in it, as far as attributes lead."""
-    if not is_users_object(value) or isinstance(value, type):
-        return
-    yield path, value
-    for inner, part in parts(value, path) if depth else ():
+    """The objects of the user's that a value is, or holds."""
+    own = is_users_object(value) and not isinstance(value, type)
+    if own:
+        yield path, value
+    for inner, part in (
+        parts(value, path) if depth and (own or isinstance(value, dict | list | tuple)) else ()
+    ):
         yield from _objects(inner, part, depth - 1)
 
 
