@@ -385,7 +385,7 @@ def test_a_value_that_changes_in_the_class_above_is_no_constant(project):
     )
     project.write("script.py", f"{text}\n\ndef slow():\n    Descent.rate = 0.01\n")
     words = ("gen", "script.py::Scaled.step", "--run", "python script.py", "--in-place")
-    project.refused("JP062", *words, exit_code=1, says=("`self.rate` anew, which line 24 changes",))
+    project.refused("JP062", *words, exit_code=1, says=("`self.rate` anew, which line 23 changes",))
 
 
 def test_a_file_that_changed_meanwhile_is_not_written(tmp_path):
