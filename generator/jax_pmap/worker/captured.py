@@ -97,17 +97,16 @@ def _objects(path: str, value: Any, depth: int = DEEP) -> Iterator[tuple[str, An
     own = is_users_object(value) and not isinstance(value, type)
     if own:
         yield path, value
-    for inner, part in (
-        parts(value, path) if depth and (own or isinstance(value, dict | list | tuple)) else ()
-    ):
-        yield from _objects(inner, part, depth - 1)
+    if depth and (own or isinstance(value, dict | list | tuple)):
+        for inner, part in parts(value, path):
+            yield from _objects(inner, part, depth - 1)
 
 
 def _methods(kind: type) -> dict[str, types.FunctionType]:
     """The functions of a class that are the user's, behind what wraps them; not those that Python calls."""
     found = {}
     for name in dir(kind):
-        value = inspect.getattr_static(kind, name)
+        value = inspect.getattr_static(kind, name, None)
         inner = (getattr(value, by, None) for by in ("fget", "func", "__func__", "__wrapped__"))
         function, _, _ = unwrapped(next((each for each in inner if each is not None), value))
         if function is not None and not name.startswith("__") and is_users(function.__code__.co_filename):

@@ -441,15 +441,16 @@ def traced_or_none(function: Callable[[Values], Any], packed: Packed, leaves: Se
     layer with other weights alone.
     """
     target, asked = current(), Asked.of(packed, leaves)
-    untaken: list[Asked] = target.once("untaken", asked.forms, list)
-    if function == target.reference and any(each.is_of(target, asked) for each in untaken):
+    untaken: dict[Any, list[Asked]] = target.once("untaken", (), dict)
+    known = untaken.get(asked.forms, ()) if function == target.reference else ()
+    if any(each.is_of(target, asked) for each in known):
         return None
     try:
         return traced_as(function, packed, leaves)
     except (MemoryError, protocol.Problem):
         raise
     except BaseException:
-        untaken.append(asked)
+        untaken.setdefault(asked.forms, []).append(asked)
         return None
 
 
