@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from project import Project
+from project import Project, simulated
 
 from jax_pmap.model import Backend, RefusalError, refused
 from jax_pmap.proof import processes
@@ -67,6 +70,38 @@ def test_rows_of_all_processes_go_into_the_next_call_beside_own_ones(steps: Proj
     made = steps.run("gen", "step.py::errors", *words, "--backend", "shard_map")
     assert made.exit_code == 0, made.stderr
     assert "4 in 2 processes" in made.stdout.partition('"""')[0]
+
+
+MEMBER = """
+import sys
+
+import jax
+import numpy as np
+
+address, index, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(address, 2, index)
+from mean_rows import mean
+
+x = np.arange(48, dtype=np.float32)
+print(mean(x[:rows] if index == 0 else x[48 - rows :]))
+"""
+
+
+def test_processes_are_held_to_as_many_rows_in_each(steps: Project) -> None:
+    steps.write("rows.py", "def mean(x):\n    return x.mean()\n")
+    words = ("gen", "rows.py::mean", "--arg", "x=f32[24]", "--processes", "2", "-o", "mean_rows.py")
+    assert steps.run(*words).exit_code == 0
+    steps.write("member.py", MEMBER)
+    for rows, says in (((24, 24), "23.5"), ((16, 32), "mean: the processes have [16, 32] rows")):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = "127.0.0.1:{1}".format(*probe.getsockname())
+        commands = [[sys.executable, "member.py", address, str(i), str(n)] for i, n in enumerate(rows)]
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        members = [subprocess.Popen(each, env=simulated(2), **options) for each in commands]
+        for member in members:
+            assert says in member.communicate(timeout=120)[0]
 
 
 def test_what_differs_between_processes_is_refused(steps: Project) -> None:

@@ -229,6 +229,8 @@ class Context:
             unused.add("P")
         if self._sharding_mesh() is None:
             unused |= {"Mesh", "NamedSharding", "P"}
+        if not (self.unit.processes and self.split):
+            unused.add("multihost_utils")
         if not self._own_draws():
             unused.add("contextlib")
         if not self._told() and not self.partition.wrapped:
@@ -595,6 +597,7 @@ class Context:
             "host": not self._across and not self.specs,
             "early": self._early(names, uniform),
             "assemble": self._across,
+            "processes": self.unit.processes,
             "docstring": self._shard_docstring(uniform),
             "leaf_name": self._leaf_name(names),
         }

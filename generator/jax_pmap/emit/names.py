@@ -42,6 +42,7 @@ ALIASES = {
     "Mesh": Imported("jax.sharding", "Mesh"),
     "NamedSharding": Imported("jax.sharding", "NamedSharding"),
     "P": Imported("jax.sharding", "PartitionSpec"),
+    "multihost_utils": Imported("jax.experimental", "multihost_utils"),
     "eqx": Imported("equinox"),
     "nnx": Imported("flax", "nnx"),
     "nn": Imported("flax.linen"),
@@ -73,6 +74,8 @@ class Names:
     place: str
     #: Helper that makes arrays of all processes from the rows of this one.
     assemble: str
+    #: Cached function that holds all processes to as many rows.
+    same_rows: str
     devices_in_use: str
     #: Cached function that makes the mesh.
     mesh: str
@@ -99,6 +102,7 @@ class Names:
     Mesh: str
     NamedSharding: str
     P: str
+    multihost_utils: str
     eqx: str
     nnx: str
     nn: str
