@@ -25,7 +25,7 @@ import numpy as np
 from . import load, protocol
 from .arguments import parts
 from .examples import imported_as
-from .functions import enclosed, unwrapped
+from .functions import enclosed, of_member
 from .leaves import has_shape
 from .load import text_of
 from .target import current
@@ -49,31 +49,37 @@ Definition = ast.FunctionDef | ast.Lambda
 
 
 def captured(request: protocol.FindCaptured) -> tuple[protocol.CapturedConstant, ...]:
-    """The constants, in the order in which they are read; see `protocol.Held`."""
+    """The constants, in the order in which they are read; see `protocol.FindCaptured`."""
     target = current()
     space = {**target.namespace(), **(target.data[0] if target.data else {})}
-    node = next(
-        (
-            n
-            for n in ast.walk(_Plain().visit(ast.parse(request.text)))
-            if isinstance(n, Definition) and n.lineno == request.line
-        ),
-        None,
-    )
-    if node is None:
-        return ()
-    contents = load.define(request.code, "<jax-pmap>", request.name, {})
-    reader = _Reader(
-        request, space, vars(target.module), lambda value, scales: contents(value, scales=scales)[0]
-    )
+    given = {name: space[name] for name in request.objects if name in space and name != request.receiver}
+    classes = [_type_of(path, value) for path, value in _with_methods(given, target.fn)]
+    return (*_read_besides(request, space), *classes)
+
+
+def _read_besides(
+    request: protocol.FindCaptured, space: Mapping[str, Any]
+) -> Iterator[protocol.CapturedConstant]:
+    """What the target reads of its object, and of the functions around it."""
     around = {name: name for name in request.around if name in space and name not in request.hidden}
     roots = {request.receiver: request.receiver} if request.receiver in space else {}
-    if roots or around:
-        reader.follow(node, roots | around, space, own=True)
-    given = {name: space[name] for name in request.objects if name in space and name not in roots}
-    for path, value in _with_methods(given, target.fn):
-        reader.hold_type(path, value)
-    return tuple(reader.found.values())
+    if not roots and not around:
+        return
+    nodes = ast.walk(_Plain().visit(ast.parse(request.text)))
+    node = next((n for n in nodes if isinstance(n, Definition) and n.lineno == request.line), None)
+    if node is None:
+        return
+    contents = load.define(request.code, "<jax-pmap>", request.name, {})
+    tops = vars(current().module)
+    reader = _Reader(request, space, tops, lambda value, scales: contents(value, scales=scales)[0])
+    reader.follow(node, roots | around, space, own=True)
+    yield from reader.found.values()
+
+
+def _type_of(path: str, value: Any) -> protocol.CapturedConstant:
+    """The class of an object, by its name."""
+    name = type(value).__qualname__
+    return protocol.CapturedConstant(f"type({path}).__qualname__", repr(name), "", "str")
 
 
 def _with_methods(given: Mapping[str, Any], function: Any) -> list[tuple[str, Any]]:
@@ -106,9 +112,7 @@ def _methods(kind: type) -> dict[str, types.FunctionType]:
     """The functions of a class that are the user's, behind what wraps them; not those that Python calls."""
     found = {}
     for name in dir(kind):
-        value = inspect.getattr_static(kind, name, None)
-        inner = (getattr(value, by, None) for by in ("fget", "func", "__func__", "__wrapped__"))
-        function, _, _ = unwrapped(next((each for each in inner if each is not None), value))
+        function = of_member(inspect.getattr_static(kind, name, None))
         if function is not None and not name.startswith("__") and is_users(function.__code__.co_filename):
             found[name] = function
     return found
@@ -402,7 +406,7 @@ class _Reader:
         if path == self.request.receiver:
             self._override(path, value, method)
         else:
-            self.hold_type(path, value)
+            self._type(path, value)
         if _tree_of(function) is None or not function.__code__.co_argcount:
             self._whole(path, value)
             return
@@ -480,7 +484,7 @@ class _Reader:
         """Take all that may decide of an object that is used as it is."""
         found = list(_constants(path, value, DEEP, {id(value)}))
         if path != self.request.receiver and is_users_object(value):
-            self.hold_type(path, value)
+            self._type(path, value)
         if len(found) > MANY:
             with contextlib.suppress(Exception):
                 self.found[path] = protocol.CapturedConstant(
@@ -498,10 +502,9 @@ class _Reader:
         own = f"getattr({path}, 'ndim', 0)"
         self.found[own] = protocol.CapturedConstant(own, repr(len(value.shape)), "", "int")
 
-    def hold_type(self, path: str, value: Any) -> None:
-        """Hold an object to the class that it has."""
-        own = f"type({path}).__qualname__"
-        self.found[own] = protocol.CapturedConstant(own, repr(type(value).__qualname__), "", "str")
+    def _type(self, path: str, value: Any) -> None:
+        own = _type_of(path, value)
+        self.found[own.path] = own
 
     def _override(self, path: str, value: Any, method: Any) -> None:
         """Hold a method that another class or object of the user's may have anew to be that of the proof."""
@@ -546,7 +549,7 @@ class _Reader:
         if own:
             self._override(at, holder, function)
         else:
-            self.hold_type(at, holder)
+            self._type(at, holder)
         if _tree_of(method) is None or not method.__code__.co_argcount:
             self._whole(at, holder)
         else:

@@ -24,7 +24,7 @@ import numpy as np
 
 from .arguments import MODES, LeafAxes, Packed, Values, attributes, graph_variables, parts
 from .asked_names import Name
-from .functions import codes, unwrapped
+from .functions import codes, of_member
 from .jaxpr.symbolic import rows
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
@@ -663,9 +663,7 @@ def _words(kind: type) -> list[str]:
     found: list[str] = []
     for base in kind.__mro__:
         for value in vars(base).values():
-            # Behind properties, those that are computed once, static methods and wrappers.
-            inner = (getattr(value, name, None) for name in ("fget", "func", "__func__", "__wrapped__"))
-            raw, _, _ = unwrapped(next((each for each in inner if each is not None), value))
+            raw = of_member(value)
             if raw is None or INSTALLED.search(raw.__code__.co_filename):
                 continue
             for code in codes(raw.__code__):

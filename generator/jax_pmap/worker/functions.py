@@ -34,6 +34,12 @@ def unwrapped(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], d
     return None, (), {}
 
 
+def of_member(value: Any) -> types.FunctionType | None:
+    """The plain function behind what a class holds under a name: a property, a static method, a wrapper."""
+    inner = (getattr(value, name, None) for name in ("fget", "func", "__func__", "__wrapped__"))
+    return unwrapped(next((each for each in inner if each is not None), value))[0]
+
+
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """A code object, and those of what is defined in it."""
     yield code

@@ -580,7 +580,7 @@ class FindCaptured(Request[tuple[CapturedConstant, ...]]):
         visible: all that it could read there.
         defined: those that are the one function that is defined under the name.
         hidden: the parameters, which stand for other things in the drop-in than around it.
-        objects: those that are no constants: of which method another class may have its own.
+        objects: the parameters that are no constants; they may be objects, whose methods are called.
         unreached: places, as line, column and their ends, that the emitted code raises in.
     """
 

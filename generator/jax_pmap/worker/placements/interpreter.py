@@ -65,6 +65,7 @@ from .lattice import (
     Sharded,
     Spread,
     Unknown,
+    times,
 )
 from .measure import measured, supposed
 from .rounds import grouped, of_groups
@@ -166,13 +167,6 @@ def replaced(equation: Any, params: Mapping[str, Any], invars: Sequence[Any], ou
         effects=equation.effects,
         source_info=equation.source_info,
     )
-
-
-def _times(sizes: Sequence[int], rows: Sequence[int]) -> int:
-    """How many times the rows sizes are, the same in each trace; 1 where they are no multiple of them."""
-    found = {divmod(size, n) if n else (1, 0) for size, n in zip(sizes, rows, strict=True)}
-    times, rest = found.pop() if len(found) == 1 else (1, 0)
-    return times if times and not rest else 1
 
 
 def _scalar(number: Any) -> Any:
@@ -408,7 +402,7 @@ class Interpreter:
             ]
             for axis in range(len(shapes[0])):
                 sizes = [shape[axis] for shape in shapes]
-                for outer in dict.fromkeys([*(_times(sizes, row) for row in rows), 1]):
+                for outer in dict.fromkeys([*(times(sizes, row) or 1 for row in rows), 1]):
                     ways.append((*self.whole[:at], Sharded(axis, outer=outer), *self.whole[at + 1 :]))
         for places in ways:
             if (shape := self.whole_shape(shapes, places)) is not None:

@@ -4,6 +4,7 @@ Each is a claim for one mesh axis of N devices, true on every device. `power` is
 over a share of B / N rows is N times the part that it contributes to the mean of all B.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias, TypeVar
@@ -213,6 +214,14 @@ P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)
 def scaled(place: P, by: Power) -> P:
     """`place`, its power raised by `by`."""
     return replace(place, power=place.power + by) if by else place
+
+
+def times(sizes: Sequence[int], rows: Sequence[int]) -> "int | None":
+    """How many groups of so many rows sizes are, given for each trace; None where these are not as many."""
+    if not all(rows) or any(size % n for size, n in zip(sizes, rows, strict=True)):
+        return None
+    found = {size // n for size, n in zip(sizes, rows, strict=True)}
+    return found.pop() if len(found) == 1 else None
 
 
 def shown(place: Placement) -> str:

@@ -22,6 +22,7 @@ from ..lattice import (
     Replicated,
     Sharded,
     Spread,
+    times,
 )
 from ..terms import Shape
 from .elementwise import common_power, describe, holds_positions, layout, partial_power, placed
@@ -291,11 +292,8 @@ def slice_(
 
 def groups_in(eq: Equation, x: Sharded, rows: Sequence[int]) -> "int | None":
     """How many groups of a device's rows make up so many of them, given for each trace; None of no groups."""
-    sizes = [shapes[0][x.axis] // x.outer for shapes in eq.inputs]
-    if x.outer == 1 or not all(sizes) or any(n % size for n, size in zip(rows, sizes, strict=True)):
-        return None
-    groups = {n // size for n, size in zip(rows, sizes, strict=True)}
-    return groups.pop() if len(groups) == 1 else None
+    own = [shapes[0][x.axis] // x.outer for shapes in eq.inputs]
+    return None if x.outer == 1 else times(rows, own)
 
 
 def every_nth(eq: Equation, axis: int, start: int, stride: int) -> bool:
