@@ -23,6 +23,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -91,6 +92,18 @@ def assemble(leaf, sharding):
     return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
 
 
+@functools.cache
+def same_rows(rows):
+    """Raise unless all processes have as many `rows`; they ask each other once for each number of these."""
+    if jax.process_count() > 1:
+        with jax.ensure_compile_time_eval():
+            every = multihost_utils.process_allgather(np.asarray(rows)).tolist()
+        if set(every) != {rows}:
+            raise ValueError(
+                f"standardise: the processes have {every} rows; expected as many in each"
+            )
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"x": ("float", 2)}
 
@@ -110,6 +123,7 @@ def check(name, leaf):
             f"rank {rank}, axis 0 a multiple of {count} (devices of this "
             "process)"
         )
+    same_rows(shape[0])
 
 
 def shard(x):
