@@ -19,6 +19,7 @@ from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.generator import Shares, drawn_sizes, groupings, rekeyed, repeat_draws
+from jax_pmap.worker.jaxpr.trace import arrays_of
 from jax_pmap.worker.leaves import category, is_abstract, is_key, is_key_leaf, to_float64
 from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
@@ -206,7 +207,7 @@ def _hold_for_equal_draws(
 def _program(function: Callable[..., Any], values: tuple[Any, Any], count: int, given: bool) -> Any:
     """What a function is traced to on `count` devices."""
     packed = Packed(_named(values), ())
-    call = lambda leaves: draws.arrays_of(_called(function, packed.unpack(leaves)))  # noqa: E731
+    call = arrays_of(lambda given: _called(function, given), packed)
     with x64(given), only_devices(count), _caches_anew():
         return jax.make_jaxpr(call)(packed.leaves)
 

@@ -67,7 +67,7 @@ def find_folds(
                 observer.facts.span,
             )
         needed = {i for i, draw in enumerate(answer.draws) if draw.example and not draw.varying}
-        inside = [sync.value for sync in folds if sync.where == AROUND]
+        inside = [sync.value for sync in (*syncs, *folds) if sync.op == FOLD and sync.where == AROUND]
         if inside and answer.returned:
             return Refusal(
                 "JP051",
@@ -88,6 +88,8 @@ def find_folds(
         if mixed := sorted(i for i in needed if answer.draws[i].mixed):
             return _entangled(observer, answer, mixed, {})
         folds += found
+        if not settled:
+            return tuple(folds)  # They are looked at again, with the collectives.
     return _entangled(observer, answer, sorted(needed), find.why)
 
 

@@ -254,7 +254,10 @@ class _Proof:
         return tuple(each for each in (*counts, *others) if self.plan.takes(rows, each))[: len(counts)]
 
     def runs(self, derived: Sequence[_Derived]) -> Iterator[protocol.Checks | None]:
-        """What the runs showed, each with nothing wrong; None where there was none."""
+        """What the runs showed, each with nothing wrong; None where there was none.
+
+        Derived code is run with few rows first: where it is not equal it is to refuse these, and run anew.
+        """
         for at, each in enumerate(derived):
             counts, rows, why = self._size(each)
             self.notes |= {why: None}
@@ -298,17 +301,22 @@ class _Proof:
                 self.how.remainder,
                 derived.few,
                 self.plan.too_few,
+                self.plan.multiple_of,
             )
             answer = self.session.ask(asked, "proving")
+            if answer.checks or answer.unlike:
+                return answer
             failing = min((each.devices for each in answer.skipped), default=0)
             fewer = tuple(count for count in COUNTS if count < failing)
-            if answer.checks or derived.told is None or not derived.complete or len(fewer) < 2:
+            if derived.told is None or not derived.complete or len(fewer) < 2:
                 return answer
             counts = fewer  # Larger shares may suit the function.
 
     def _read(self, derived: _Derived, answer: protocol.Checks) -> protocol.Checks:
         """The `answer` of a run, in which nothing is wrong."""
         target = self.target
+        if answer.unlike and not answer.checks:
+            raise OfMoreRows(answer.unlike)
         if not derived.complete and all(check.precision != "float64" for check in answer.checks):
             self.notes[IN_ITS_DTYPES.format(target.facts.name)] = None
         if not answer.checks and not derived.complete:

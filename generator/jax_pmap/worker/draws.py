@@ -21,6 +21,7 @@ from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
 from .drawn_keys import DRAWING, of_both_kinds
 from .functions import guarded, in_place_of, named
 from .jaxpr.forward import Forward
+from .jaxpr.trace import computed
 from .jaxpr.versions import inner_jaxpr, opened, primitive_name, shard_map_specs
 from .leaves import is_graph_node, is_key, skeleton
 from .prove import draws_numbers
@@ -342,36 +343,6 @@ def holds_key(var: Any) -> bool:
     return dtype is not None and (dtype == np.uint32 or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
-def arrays_of(value: Any) -> list[Any]:
-    """The array leaves of a result."""
-    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, (jax.Array, np.ndarray))]
-
-
-def with_changes(
-    fn: Callable[..., Any], signature: inspect.Signature, given: Values, mutated: Sequence[str]
-) -> tuple[Any, list[Any]]:
-    """The result of `fn`, and what it left of the arguments it changes in place."""
-    result = invoke(fn, signature, given)
-    return result, [given[name] for name in mutated]
-
-
-def whole_program(
-    fn: Callable[..., Any],
-    signature: inspect.Signature,
-    values: Values,
-    statics: Sequence[str],
-    bound: Callable[[Callable[[], Any]], Any],
-    mutated: Sequence[str],
-) -> Any:
-    """The jaxpr of `fn` on the whole batch; behind its results, what it leaves of the arguments `mutated`."""
-    packed = Packed(values, statics)
-
-    def run(*leaves: Any) -> list[Any]:
-        return arrays_of(bound(lambda: with_changes(fn, signature, packed.unpack(leaves), mutated)))
-
-    return jax.make_jaxpr(run)(*packed.leaves)
-
-
 def survey(
     whole: Any,
     fn: Callable[..., Any],
@@ -386,14 +357,16 @@ def survey(
 ) -> protocol.Draws:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
-    `whole` is the jaxpr of the function on all of the batch.
+    `whole` is the jaxpr of the function on all of the batch; behind its results, what it leaves of the
+    arguments `mutated`.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
 
     def run(_: Any, *leaves: Any) -> list[Any]:
         given = one.unpack(leaves)
         marker.enter(signature, given)
-        return arrays_of(with_changes(fn, signature, given, mutated))
+        result = invoke(fn, signature, given)
+        return computed(jax.tree.leaves((result, [given[name] for name in mutated])))
 
     devices = jax.devices()[:count]
     # The first is for a function of which no argument is split: pmap has to map over one.

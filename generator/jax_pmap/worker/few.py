@@ -14,8 +14,8 @@ from .arguments import LeafAxes, Packed, Values
 from .comparing import Parallel
 from .following import traced_as
 from .jaxpr.coincidences import Program, alike, program_of
-from .jaxpr.symbolic import Numbers, used
-from .jaxpr.trace import COUNTS, Traced, abstract_leaves
+from .jaxpr.symbolic import used
+from .jaxpr.trace import COUNTS, abstract_leaves
 from .leaves import shape_of
 from .protocol import Check, Problem
 from .sizes import enlarge, run_size
@@ -34,7 +34,6 @@ def few_rows(
     multiple: int = 1,
     devices: int = 1,
     *,
-    one: "Traced | None" = None,
     large: bool = True,
     named: Sequence[int] = (),
 ) -> tuple[tuple[int, int], ...]:
@@ -49,7 +48,6 @@ def few_rows(
         size: many rows, on all of the devices.
         multiple: what the rows on each are a multiple of.
         devices: how many there are.
-        one: its trace with a symbol for the rows, where it is one program for all numbers of them but few.
         large: whether a program of many operations is looked at, too.
         named: numbers in the code that may be ones of rows.
     """
@@ -58,10 +56,7 @@ def few_rows(
     def program(rows: int) -> "Program | None":
         if rows not in known:
             try:
-                leaves = abstract_leaves(packed, axes, rows)
-                whole = one if one is not None and rows >= size else traced_as(function, packed, leaves)
-                # Arithmetic with sizes is done in both, so that they compare.
-                traced = whole.jaxpr if one is None else Numbers(rows).program(whole.jaxpr)
+                traced = traced_as(function, packed, abstract_leaves(packed, axes, rows)).jaxpr
             except (MemoryError, Problem):
                 raise
             except BaseException:
@@ -135,15 +130,18 @@ def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def runs_on_few(parallel: Parallel, ends: tuple[int, int], shares: int) -> "Iterator[Check | None]":
+def runs_on_few(
+    parallel: Parallel, ends: tuple[int, int], shares: int, multiple: int = 1
+) -> "Iterator[Check | None]":
     """Runs with the most and the fewest rows of a range on each of some shares, and of the batch in all.
 
-    None stands for one that cannot be, or on which the reference fails.
+    None stands for one that cannot be, or on which the reference fails. No two devices share as few rows in
+    all as one takes, which are a `multiple`.
     """
     trials = parallel.trials
     base = arguments.batch_size(trials.question.data[0], trials.question.axes)
     for rows in dict.fromkeys(ends[::-1]):
-        for size in (rows * shares, *([rows] if rows > 1 else [])):
+        for size in (rows * shares, *([rows] if rows > multiple else [])):
             if size % shares:
                 yield None  # Other numbers of devices share them, down to one row for each.
                 continue

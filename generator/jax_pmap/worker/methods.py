@@ -55,7 +55,7 @@ from .examples import (
     switch,
 )
 from .exceptions import describe_exception
-from .following import asked_sizes, follow, for_all_sizes
+from .following import asked_sizes, follow, for_all_sizes, traced_as
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, arrays_of, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
@@ -369,18 +369,11 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
     fn: Callable[..., Any] = furnished(
         target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
     )
-
-    def whole_program() -> Any:
-        return draws.whole_program(
-            target.fn, target.signature, values, statics, target.one_device.run, target.mutated
-        )
-
+    packed = Packed(values, statics)
     with prove.x64(target.x64):
-        # All that the values hang on.
-        key = protocol.encode((request.roles, request.overrides, count))
         try:
             return draws.survey(
-                target.once("drawn from", key, whole_program, most=1),
+                traced_as(target.reference, packed, packed.leaves).jaxpr,
                 fn,
                 marker,
                 target.signature,
@@ -520,6 +513,8 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     if rows:
         # Code that is another program with so many rows, which no devices share evenly, is run with them.
         rows = tuple(filter(telling.is_shared, rows))
+    # What is equal for one size alone says nothing of one program for all of them.
+    generic = tuple(size // multiple for size in rows or () if uniform)
     return witness.of_emitted(
         trials.question,
         emitted,
@@ -529,6 +524,7 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
         rows or (),
         request.zeros,
         uniform=uniform,
+        generic=generic,
         refused=request.too_few,
     )
 
@@ -572,21 +568,22 @@ def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
 def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
     """Rows with which the target is another program than with many; see `few`.
 
-    None where it is one program for a symbol, which is equal to no number.
+    None where it is one program for a symbol: of one row, what is broadcast is the same.
     """
     target, roles, multiple = current(), request.roles, request.multiple
 
     def found() -> tuple[tuple[int, int], ...]:
+        if one_for_all(roles, request.overrides) is not None:
+            return ()
         packed, axes = Packed(target.values(request.overrides), roles.statics), leaf_axes(roles)
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], axes))), 0) * multiple
-        if not size or telling_rows(roles, request.overrides, multiple) is None:
+        if not size:
             return ()
-        one = one_for_all(roles, request.overrides)
         with prove.x64(target.x64):
             numbers = named_sizes(packed, roles, request.overrides)
             # Those that devices share are among the sizes that it is derived for.
             numbers = tuple(number for number in numbers if not telling.is_shared(number))
-            return few.few_rows(target.reference, packed, axes, size, multiple, one=one, named=numbers)
+            return few.few_rows(target.reference, packed, axes, size, multiple, named=numbers)
 
     return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)
 

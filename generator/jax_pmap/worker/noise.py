@@ -10,6 +10,7 @@ from .arguments import Packed, Values, cut
 from .distance import distance
 from .drawn_keys import made_one, of_both_kinds
 from .exceptions import describe_exception
+from .jaxpr.trace import arrays_of
 from .leaves import category, to_float64
 from .perturb import jitter
 from .protocol import Failure
@@ -40,7 +41,7 @@ def own_draws(
     packed = Packed(values, question.statics)
 
     def program(run: Callable[..., Any]) -> Any:
-        return jax.make_jaxpr(lambda leaves: draws.arrays_of(run(packed.unpack(leaves))))(packed.leaves)
+        return jax.make_jaxpr(arrays_of(run, packed))(packed.leaves)
 
     with prove.x64(question.precision(kind)):
         try:
@@ -58,7 +59,7 @@ def own_draws(
             nearby = jitter(values, question.statics, question.eps[kind], SEED)
             moved = want if nearby is None else question.reference(nearby)
             got = call(values)
-            jax.block_until_ready(draws.arrays_of(got))
+            jax.block_until_ready(got)
         except MemoryError:
             raise
         except draws.Unfollowed as error:

@@ -1441,6 +1441,8 @@ class Prove(Request[Checks]):
     #: From and up to how many rows on a device it is run besides; see `TellFew`. Those that it refuses.
     few: tuple[tuple[int, int], ...] = ()
     refused: tuple[tuple[int, int], ...] = ()
+    #: What the rows on a device have to be a multiple of.
+    multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True)

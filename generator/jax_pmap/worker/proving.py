@@ -1,5 +1,6 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -166,11 +167,20 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
         left = len(counts) - len(skipped)
         return left >= min(2, len(counts)) and most not in [each.devices for each in skipped]
 
+    def only(count: int) -> contextlib.AbstractContextManager[None]:
+        return prove.only_devices(len(jax.devices()) if asked.fixed else count)
+
+    if question.derived and asked.few and most:
+        with only(most):
+            proof.hold_few(proof.parallel(most))
+        if proof.unlike:
+            # Code that refuses them is other code, and run in place of this.
+            return Checks((), tuple(skipped), unlike=tuple(proof.unlike))
     checks: list[Check] = []
     for count, size in sizes.items():
         if not enough() or (checks and checks[-1].failure is not None):
             break
-        with prove.only_devices(len(jax.devices()) if asked.fixed else count):
+        with only(count):
             checks += until_failure(proof.stages(count, size))
     if not enough():
         return Checks((), tuple(skipped))
@@ -193,7 +203,7 @@ class _Emitted:
     ) -> None:
         self.trials, self.question, self.emitted = trials, trials.question, emitted
         self.base, self.most, self.skipped, self.remainder = base, most, skipped, asked.remainder
-        self.few, self.refused = asked.few, asked.refused
+        self.few, self.refused, self.multiple = asked.few, asked.refused, asked.multiple
         #: Whether any key is folded, what the runs came upon, and those of the `few` that are not equal.
         self.folded, self.notes, self.unlike = False, list[str](), list[tuple[int, int]]()
 
@@ -206,7 +216,7 @@ class _Emitted:
             yield [Check(count, failure=Failure("exception", error=describe_exception(error)))]
             return
         call = functools.partial(question.invoke, function)
-        parallel = Parallel(self.trials, lambda _: call, emitted.replicas, count)
+        parallel = self.parallel(count, call)
         if question.repeat:
             # What is wrong with the keys says more than the numbers that come of it.
             yield self.keys(call, count, size, run=False)
@@ -238,9 +248,21 @@ class _Emitted:
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":
             yield check_uneven(parallel, function, self.base, self.remainder, self.refused)
-        if most:
-            shares = emitted.mesh.shares if emitted.mesh is not None else count
-            self.unlike += [each for each in self.few if not is_equal(runs_on_few(parallel, each, shares))]
+        if most and not question.derived:
+            self.hold_few(parallel)
+
+    def parallel(self, count: int, call: "Callable[[Values], Any] | None" = None) -> Parallel:
+        """The code on so many devices, where jax shows these; `call` runs it."""
+        if call is None:
+            call = functools.partial(self.question.invoke, self.emitted.define(count, self.question.x64))
+        return Parallel(self.trials, lambda _: call, self.emitted.replicas, count)
+
+    def hold_few(self, parallel: Parallel) -> None:
+        """Run the code with the few rows on a device that are asked for; note which are not equal."""
+        shares = self.emitted.mesh.shares if self.emitted.mesh is not None else parallel.count
+        for ends in self.few:
+            if not is_equal(runs_on_few(parallel, ends, shares, self.multiple)):
+                self.unlike.append(ends)
 
     def keys(self, call: Callable[[Values], Any], count: int, size: int, *, run: bool) -> Sequence[Check]:
         """A failure where keys are wrong, or results that hold no noise; see `noise.own_draws`."""

@@ -70,6 +70,7 @@ def witness(
     mesh: "OnMesh | None" = None,
     uniform: bool = False,
     telling: Callable[[int], Sequence[int]] = lambda operations: (),
+    generic: Sequence[int] = (),
     counts: Sequence[int] = (),
     refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
@@ -89,6 +90,7 @@ def witness(
         multiple: what the function itself takes multiples of alone, as rows on a device.
         mesh: what the function arranges its devices in; it is derived for their number alone then.
         uniform: whether the reference is known to be one program for batches of all sizes.
+        generic: sizes that tell of all, in place of the given one, where it is shown equal for them.
         telling: other sizes of the batch that a program of so many operations is derived for besides;
             ``"unshown"`` are those for which it is not, where it is for the given one.
         counts: numbers of devices that the code may know.
@@ -116,15 +118,16 @@ def witness(
         named=counts,
         told=not foreign and bool(telling(0)),
     )
-    for size in sizes:
+    for size in (*generic, *sizes):
         with prove.x64(question.x64):
             answer, asked = derived(size * multiple)
             if multiple < asked <= MOST_MULTIPLE:
                 # On shares that a rule asks for, more can be said.
                 answer, _ = derived(size * asked)
-        if answer.batch:
+        if answer.batch and (answer.complete or size not in generic):
             break
-    for rows in telling(answer.operations) if answer.complete else ():
+    besides = telling(answer.operations) if answer.complete and size not in generic else ()
+    for rows in besides:
         with prove.x64(question.x64):
             counts_there = _sharing(rows, multiple, refused)
             why = _otherwise_on(question, parallel, packed, rows, counts_there, foreign=foreign)
@@ -1034,13 +1037,15 @@ def of_emitted(
     zeros: "Collection[str] | None" = None,
     *,
     uniform: bool = False,
+    generic: Sequence[int] = (),
     refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
     It is derived for the batches that are `telling` besides; `uniform` says whether the reference is one
-    program for all of them. Where it adds rows to uneven batches, with `zeros` in these leaves, it is
-    complete only where they do not count. It takes no batch of the few rows that are `refused`.
+    program for all of them, and those that are `generic` tell most then. Where it adds rows to uneven
+    batches, with `zeros` in these leaves, it is complete only where they do not count. It takes no batch of
+    the few rows that are `refused`.
     """
 
     def parallel(count: int) -> Callable[[Values], Any]:
@@ -1055,6 +1060,7 @@ def of_emitted(
         multiple=multiple,
         mesh=emitted.mesh,
         uniform=uniform,
+        generic=generic,
         telling=lambda operations: telling,
         refused=refused,
     )

@@ -109,15 +109,21 @@ class Traced:
             kinds = tuple(map(category, flat))
             rest = tuple(leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == "opaque")
             made.append((tree, rest, kinds))
-            return [
-                jax.numpy.asarray(leaf) if kind in NUMBERS else leaf
-                for leaf, kind in zip(flat, kinds, strict=True)
-                if kind != "opaque"
-            ]
+            return computed(flat)
 
         environment = list((axes or {}).items()) or None
         jaxpr = of_its_own(jax.make_jaxpr(run, axis_env=environment)(list(leaves)))
         return Traced(jaxpr, *made[-1])
+
+
+def computed(leaves: Sequence[Any]) -> list[Any]:
+    """The arrays and numbers among the leaves of a result, as arrays."""
+    kinds = map(category, leaves)
+    return [
+        jax.numpy.asarray(leaf) if kind in NUMBERS else leaf
+        for leaf, kind in zip(leaves, kinds, strict=True)
+        if kind != "opaque"
+    ]
 
 
 def of_its_own(jaxpr: Any) -> Any:
