@@ -59,6 +59,13 @@ def first(w, x):
     return jnp.sum(jnp.squeeze(x @ w[:, :1])[:3] ** 2)
 
 
+def in_two(w, x):
+    half = len(x) // 2
+    for part in (x[:half], x[half:]):
+        w = w - 0.1 * jax.grad(error)(w, part)
+    return w
+
+
 def host(x):
     x = np.asarray(x)
     return x - (np.median(x) if len(x) > 500 else x.mean(axis=-1, keepdims=True))
@@ -142,6 +149,8 @@ def rows(shared: Project) -> Project:
         ),
         # 11 rows are those of 11 devices, too.
         ("looked_up", TABLE, (40, 44, 48), "44 11 rows for a device, or in all\n"),
+        # Of two minibatches each device has one row.
+        ("in_two", TABLE, (8, 16), ""),
         # Nothing is run there, so what would be equal is refused, too.
         (
             "halves",
