@@ -1495,6 +1495,16 @@ HANDED = """
         return step(2 * x if is_concrete(x) and len(x.devices()) > 1 and not is_concrete(y) else x, y)
 
 
+    kept = {}
+
+
+    def placed_once(x, y):
+        if id(x) not in kept:
+            kept.clear()
+            kept[id(x)] = x, jax.device_put(x, divided)
+        return plain(kept[id(x)][1], y)
+
+
     def of_numpy(x, y):
         if is_concrete(x):
             raise TypeError("NumPy, please")
@@ -1508,6 +1518,7 @@ PAIR = ("--arg", "x=f32[24]", "--arg", "y=f32[24]")
     [
         ("doubled", "slope", "It shows on arrays of jax"),
         ("reversed_when_divided", "slope", "It shows on arrays that are divided over the devices"),
+        ("placed_once", "slope", "in which the caller has put other numbers since the call before"),
         ("giving", "halved", "takes the arrays of `x` with it"),
     ],
 )

@@ -1154,6 +1154,11 @@ class _Verification:
                 f"The reference changes `{self.mutated[int(at[1])]}` in place, as it is called. Where no "
                 "caller relies on that, verify against `jax.jit` of it, which does not"
             )
+        elif failure.on == protocol.WAYS[4]:
+            hint = (
+                "Keep no array by which object it was made of: that may have other numbers in the next call, "
+                "and where it is gone, another may have its `id`"
+            )
         elif (check := run.checks[-1]).resized or check.uneven:
             rows, left = divmod(check.batch, run.devices)
             share = "" if left else f" ({rows} row{'s' if rows > 1 else ''} on each device)"

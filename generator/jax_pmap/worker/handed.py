@@ -65,6 +65,33 @@ def ways(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iterator[tup
     yield WAYS[1], on_all(made(), axes, statics, mesh)
 
 
+def refilled(calling: Callable[[Values], Any], values: Values, statics: Sequence[str]) -> Any:
+    """What a call gives with arrays and containers that had other numbers in the call before.
+
+    A loader that fills its buffers anew calls so. What is kept of an earlier call by the place or the
+    identity of an argument is then that of other numbers.
+    """
+    given = on_one(values, statics, _buffer)
+    arrays = [leaf for leaf in jax.tree.leaves(given) if isinstance(leaf, np.ndarray)]
+    numbers = [leaf.copy() for leaf in arrays]
+    for array in arrays:
+        array[...] = np.flip(array)
+    jax.block_until_ready(calling(given))
+    for array, own in zip(arrays, numbers, strict=True):
+        array[...] = own
+    return calling(given)
+
+
+def _buffer(leaf: Any) -> np.ndarray:
+    """A copy of an array in NumPy, aligned so that jax on CPUs does not use the same memory."""
+    numbers = np.asarray(leaf)
+    memory = np.empty(numbers.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + numbers.itemsize
+    copy = memory[start : start + numbers.nbytes].view(numbers.dtype).reshape(numbers.shape)
+    copy[...] = numbers
+    return copy
+
+
 def forms(values: Values, axes: LeafAxes) -> Iterator[tuple[str, Values]]:
     """The same with an axis of one behind, or whole numbers, in one array of the batch; see `shard`, emitted.
 

@@ -313,9 +313,9 @@ class _Written:
         self.notes += nans.noted(lost)
 
     def handed(self, given: Trial, donated: Sequence[str]) -> Sequence[Check]:
-        """A failure where arrays of jax give other results than those of NumPy, or a call takes them with it.
+        """A failure where a way of handing arrays over gives other results, or a call takes them with it.
 
-        All other runs hand over arrays of NumPy.
+        All other runs hand over arrays of NumPy, new ones in each call.
         """
         question = self.trials.question
         shares = question.shares(self.size, self.count)
@@ -331,9 +331,17 @@ class _Written:
             values.update(placed(values))
             return call(values)
 
-        for way, values in [*others, *([(WAYS[2], dict(given.values[0]))] if placed else [])]:
+        def again(values: Values) -> Any:
+            return handed.refilled(self.calling, values, question.statics)
+
+        if placed:
+            others.append((WAYS[2], dict(given.values[0])))
+        if not self.calling.mutated:
+            others.append((WAYS[4], dict(given.values[0])))
+        calls = {WAYS[2]: ahead, WAYS[4]: again}
+        for way, values in others:
             first = handed.first_call(given, values)
-            check = self.parallel.run(about, first, allowed, shares, call=ahead if way == WAYS[2] else call)
+            check = self.parallel.run(about, first, allowed, shares, call=calls.get(way, call))
             if check.raised is not None and way != WAYS[2]:
                 # What lies on devices already has to lie where the function wants it.
                 if way == WAYS[0]:
