@@ -1044,6 +1044,32 @@ def test_callers_may_give_an_argument_up(shared: Project) -> None:
     assert shared.run("verify", *words, "--donate", "w").exit_code == 0
 
 
+ONE_COLUMN = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def distance(x, y):
+        return jnp.mean((x - y) ** 2)
+
+
+    def p_distance(x, y):
+        def summed(x, y):
+            return jax.lax.pmean(jnp.sum((x - y) ** 2) / len(x), "d")
+
+        x, y = (jnp.reshape(each, (jax.device_count(), -1, *each.shape[1:])) for each in (x, y))
+        return jax.pmap(summed, "d", out_axes=None)(x, y)
+"""
+
+
+def test_what_one_column_hides(shared: Project) -> None:
+    shared.write("one_column.py", ONE_COLUMN)
+    words = ("verify", "one_column.py::p_distance", "--against", "one_column.py::distance")
+    says = ("elements along axes where the given ones have one", "Mend what `p_distance` does with several")
+    given = ("--arg", "x=f32[24,1]", "--arg", "y=f32[24,1]")
+    shared.refused("JP045", *words, *given, says=says, exit_code=1)
+
+
 LENGTHS = """
     import functools
 

@@ -1159,6 +1159,8 @@ class _Verification:
                 "Keep no array by which object it was made of: that may have other numbers in the next call, "
                 "and where it is gone, another may have its `id`"
             )
+        elif failure.on == protocol.SEVERAL:
+            hint = f"Mend what `{self.name}` does with several, or have it raise for these"
         elif (check := run.checks[-1]).resized or check.uneven:
             rows, left = divmod(check.batch, run.devices)
             share = "" if left else f" ({rows} row{'s' if rows > 1 else ''} on each device)"

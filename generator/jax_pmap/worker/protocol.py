@@ -1305,6 +1305,8 @@ WAYS = (
 )
 #: What was done to inputs on which digits are lost that the difference of large numbers has not.
 SHIFTED = "a thousand times their spread added to the numbers"
+#: Inputs of other shapes; see `Failure.on`.
+SEVERAL = "arrays that have several elements along axes where the given ones have one"
 #: Behind a form of the inputs that emitted code raises for; see `Failure.on`.
 NOT_REFUSED = ", which it does not refuse"
 

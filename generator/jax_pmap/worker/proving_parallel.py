@@ -41,6 +41,7 @@ from .proving import check_count, lost_nans, until_failure, usable_sizes
 from .sizes import (
     ROOM,
     TAKEN,
+    check_columns,
     check_odd,
     check_ragged,
     check_sizes,
@@ -308,6 +309,7 @@ class _Written:
         self.notes += notes
         yield more
         yield check_few(self.parallel, caller.laid_out, named)
+        yield [] if question.derived else check_columns(self.parallel)
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, prove, strengthen
+from . import arguments, protocol, prove, strengthen
 from .arguments import Packed, Values
 from .budget import peak
 from .comparing import Explain, Parallel
@@ -172,6 +172,28 @@ def check_ragged(parallel: Parallel, laid_out: Callable[[Values], Any]) -> list[
         if found.failure is not None:
             break
     return checks
+
+
+def check_columns(parallel: Parallel) -> list[Check]:
+    """A run with several columns where the given arrays have one, for which a sum and a mean are alike.
+
+    What the reference or the function does not take is left out. What is derived is so for several.
+    """
+    trials = parallel.trials
+    question, count = trials.question, parallel.count
+    size = arguments.batch_size(question.data[0], question.axes) // count * count
+    wide = tuple(strengthen.with_columns(question.data[0], question.axes, question.statics))
+    for number in range(len(wide)):
+        trials.question = dataclasses.replace(question, large=wide)
+        found = run_size(parallel, size, -1 - number)
+        trials.question = question
+        if found is None:
+            continue
+        if found.failure is not None:
+            failure = dataclasses.replace(found.failure, on=protocol.SEVERAL)
+            found = dataclasses.replace(found, resized=False, failure=failure)
+        return [found] if found.raised is None else []
+    return []
 
 
 def run_many(parallel: Parallel, rows: int = 0) -> Check | None:

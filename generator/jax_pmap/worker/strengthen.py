@@ -16,6 +16,8 @@ from .leaves import category, is_float, is_key_leaf, leaf_paths, shape_of, to_fl
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
 from .protocol import SHIFTED, Problem
 
+#: Elements along an axis that is given with one.
+COLUMNS = 3
 #: Sets of inputs made from the first one in every proof, in order.
 PERTURBED = ("generic", "wild", "back", "far", "near", "alike", "twice", "shifted")
 #: What was done to the given inputs for them.
@@ -243,6 +245,37 @@ def with_leaf(values: Values, name: str, index: int, leaf: Any) -> Values:
     leaves, tree = jax.tree.flatten(values[name])
     leaves[index] = leaf
     return {**values, name: jax.tree.unflatten(tree, leaves)}
+
+
+def with_columns(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iterator[Values]:
+    """The same values with `COLUMNS` elements along all axes that have one, but along those of the batch.
+
+    What is whole on every device has them too (weights, their optimiser's state), and then none of it.
+    """
+
+    def several(leaf: Any, axis: int | None) -> Any:
+        shape = shape_of(leaf) if category(leaf) == "array" else ()
+        for at in (at for at, size in enumerate(shape) if size == 1 and at != axis):
+            parts = [np.roll(leaf, number, axis or 0) for number in range(COLUMNS)]
+            if leaf.dtype.kind == "f" and axis is None:
+                parts = [part * leaf.dtype.type(1 + number / 2) for number, part in enumerate(parts)]
+            leaf = np.concatenate(parts, at)
+        return leaf
+
+    def of(name: str, *, whole: bool) -> Any:
+        leaves, tree = jax.tree.flatten(values[name])
+        split = axes.get(name, {})
+        return tree.unflatten(
+            several(leaf, split.get(i)) if whole or i in split else leaf for i, leaf in enumerate(leaves)
+        )
+
+    before = [shape_of(leaf) for leaf in jax.tree.leaves(dict(values))]
+    for whole in (True, False):
+        made = {name: values[name] if name in statics else of(name, whole=whole) for name in values}
+        shapes = [shape_of(leaf) for leaf in jax.tree.leaves(made)]
+        if shapes != before:
+            yield made
+        before = shapes
 
 
 def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
