@@ -1119,6 +1119,18 @@ LENGTHS = """
     p_centred = jax.pmap(centred, axis_name="d", in_axes=(None, None, 0), out_axes=None)
 
 
+    def followed(p, st, b):
+        grad = jax.grad(lambda p: jnp.mean(((b - st) @ p) ** 2))(p)
+        return p - 0.1 * grad, 0.9 * st + 0.1 * jnp.mean(b, axis=0)
+
+
+    @functools.partial(jax.pmap, axis_name="d")
+    def p_followed(p, st, b):
+        grad = jax.grad(lambda p: jnp.mean(((b - st) @ p) ** 2))(p)
+        grad, mean = jax.lax.pmean((grad, jnp.mean(b, axis=0)), "d")
+        return p - 0.1 * grad, 0.9 * st + 0.1 * mean
+
+
     p_halved = jax.pmap(of_halves, axis_name="d", in_axes=(None, 0), out_axes=None)
 
 
@@ -1147,6 +1159,13 @@ def test_the_batch_is_what_is_named_so(project: Project) -> None:
     shapes = ("--arg", "w=f32[6,8]", "--arg", "centre=f32[8]", "--arg", "x=f32[24,6]", "--devices", "2")
     words = ("verify", "lengths.py::p_centred", "--against", "lengths.py::centred", *shapes)
     project.refused("JP045", *words, says=("what the first device has by itself",), exit_code=1)
+
+
+def test_parameters_as_long_as_a_state_are_no_batch(project: Project) -> None:
+    project.write("lengths.py", LENGTHS)
+    shapes = ("--arg", "p=f32[4]", "--arg", "st=f32[4]", "--arg", "b=f32[24,4]", "--devices", "2")
+    words = ("verify", "lengths.py::p_followed", "--against", "lengths.py::followed", *shapes)
+    assert project.run(*words).exit_code == 0
 
 
 def test_what_takes_its_arguments_by_place_is_called_so(project: Project) -> None:

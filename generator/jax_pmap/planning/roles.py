@@ -281,7 +281,8 @@ class RoleFinder:
 
     def likelier(self, one: Roles, other: Roles) -> bool:
         """Whether what is divided of `one` looks more like data than what is divided of `other`."""
-        return self._most(one) > self._most(other)
+        parameters = self.divides_parameters(one) and not self.divides_parameters(other)
+        return not parameters and self._most(one) > self._most(other)
 
     def _most(self, roles: Roles) -> float:
         """How much that looks like data which does so most of what is divided."""
