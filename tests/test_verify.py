@@ -1540,6 +1540,25 @@ HANDED = """
         return step(2 * x if is_concrete(x) and len(x.devices()) > 1 and not is_concrete(y) else x, y)
 
 
+    def two(params, y):
+        return {"a": params["a"] - jnp.mean(y), "b": params["b"] - jnp.mean(y**2)}
+
+
+    def moments(y):
+        return lax.pmean([y.mean(), (y**2).mean()], "d")
+
+
+    means = jax.jit(shard_map(moments, in_specs=P("d"), out_specs=P()))
+
+
+    def in_any_order(params, y):
+        return {key: params[key] - mean for key, mean in zip(sorted(params), means(y))}
+
+
+    def in_their_order(params, y):
+        return {key: value - mean for (key, value), mean in zip(params.items(), means(y))}
+
+
     kept = {}
 
 
@@ -1571,6 +1590,17 @@ def test_arrays_of_jax_are_handed_over_as_well(shared: Project, name: str, again
     shared.write("handed.py", HANDED)
     words = ("verify", f"handed.py::{name}", "--against", f"handed.py::{against}", *PAIR)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+def test_keys_of_a_dict_may_be_in_another_order(shared: Project) -> None:
+    shared.write("handed.py", HANDED)
+    words = ("--against", "handed.py::two", "--arg", "params={a: f32[], b: f32[]}", "--arg", "y=f32[24]")
+    assert shared.run("verify", "handed.py::in_any_order", *words).exit_code == 0
+    says = (
+        "It shows on dicts whose keys were put in in another order",
+        "go through dicts with `jax.tree.map`",
+    )
+    shared.refused("JP045", "verify", "handed.py::in_their_order", *words, says=says, exit_code=1)
 
 
 def test_a_step_that_minds_where_its_own_results_lie_is_said_to(shared: Project) -> None:

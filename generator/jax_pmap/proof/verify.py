@@ -76,6 +76,18 @@ LIES_OTHERWISE = "does not match the specs of the input"
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
 SURE, EVERY_COUNT = 300, 10
+#: What to do where a parallel function differs only on some inputs; see `Failure.on`.
+MENDED_BY = {
+    protocol.WAYS[4]: (
+        "Keep no array by which object it was made of: that may have other numbers in the next call, and "
+        "where it is gone, another may have its `id`"
+    ),
+    protocol.WAYS[5]: (
+        "What jax returns has its keys sorted, and what it is given need not: go through dicts with "
+        "`jax.tree.map`, or by their keys"
+    ),
+    protocol.SEVERAL: "Mend what `{}` does with several, or have it raise for these",
+}
 
 
 @dataclass(slots=True)
@@ -473,8 +485,8 @@ class _Verification:
                 for index in split
                 if index not in roles.axes.get(name, {}) and layout[name] != "whole"
             ]
-            alike = batch_of(others, loaded) == batch_of(roles, loaded)
-            if score >= ENDS.index("value") * 100 and copied and (alike or finder.likelier(others, roles)):
+            asked = batch_of(others, loaded) == batch_of(roles, loaded) or finder.likelier(others, roles)
+            if score >= ENDS.index("value") * 100 and copied and asked:
                 paths = [leaves[name][index]["path"] for name, index in copied]
                 raise refused(
                     "JP018",
@@ -1154,13 +1166,8 @@ class _Verification:
                 f"The reference changes `{self.mutated[int(at[1])]}` in place, as it is called. Where no "
                 "caller relies on that, verify against `jax.jit` of it, which does not"
             )
-        elif failure.on == protocol.WAYS[4]:
-            hint = (
-                "Keep no array by which object it was made of: that may have other numbers in the next call, "
-                "and where it is gone, another may have its `id`"
-            )
-        elif failure.on == protocol.SEVERAL:
-            hint = f"Mend what `{self.name}` does with several, or have it raise for these"
+        elif failure.on in MENDED_BY:
+            hint = MENDED_BY[failure.on].format(self.name)
         elif (check := run.checks[-1]).resized or check.uneven:
             rows, left = divmod(check.batch, run.devices)
             share = "" if left else f" ({rows} row{'s' if rows > 1 else ''} on each device)"

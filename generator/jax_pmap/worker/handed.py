@@ -65,6 +65,20 @@ def ways(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iterator[tup
     yield WAYS[1], on_all(made(), axes, statics, mesh)
 
 
+def reordered(value: Any) -> Any:
+    """The same with the keys of each dict in the reverse of their order, which `jax.jit` does not see."""
+
+    def reverse(node: Any) -> Any:
+        return {key: reordered(node[key]) for key in reversed(node)} if _is_dict(node) else node
+
+    nodes = jax.tree.leaves(value, is_leaf=_is_dict)
+    return jax.tree.map(reverse, value, is_leaf=_is_dict) if any(map(_is_dict, nodes)) else value
+
+
+def _is_dict(node: Any) -> bool:
+    return type(node) is dict
+
+
 def refilled(calling: Callable[[Values], Any], values: Values, statics: Sequence[str]) -> Any:
     """What a call gives with arrays and containers that had other numbers in the call before.
 

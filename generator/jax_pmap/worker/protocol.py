@@ -1302,6 +1302,7 @@ WAYS = (
     "batches that `place` puts there",
     "results of the call before, handed over as arrays of jax that lie on the devices",
     "arrays of NumPy in which the caller has put other numbers since the call before",
+    "dicts whose keys were put in in another order",
 )
 #: What was done to inputs on which digits are lost that the difference of large numbers has not.
 SHIFTED = "a thousand times their spread added to the numbers"
