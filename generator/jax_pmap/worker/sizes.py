@@ -182,7 +182,8 @@ def check_columns(parallel: Parallel) -> list[Check]:
     trials = parallel.trials
     question, count = trials.question, parallel.count
     size = arguments.batch_size(question.data[0], question.axes) // count * count
-    wide = tuple(strengthen.with_columns(question.data[0], question.axes, question.statics))
+    made = strengthen.with_columns(question.data[0], question.axes, question.statics)
+    wide = tuple(each for each in made if strengthen.size_of(each) <= ROOM)
     for number in range(len(wide)):
         trials.question = dataclasses.replace(question, large=wide)
         found = run_size(parallel, size, -1 - number)

@@ -269,13 +269,13 @@ def with_columns(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iter
             several(leaf, split.get(i)) if whole or i in split else leaf for i, leaf in enumerate(leaves)
         )
 
-    before = [shape_of(leaf) for leaf in jax.tree.leaves(dict(values))]
+    seen = [[shape_of(leaf) for leaf in jax.tree.leaves(dict(values))]]
     for whole in (True, False):
         made = {name: values[name] if name in statics else of(name, whole=whole) for name in values}
         shapes = [shape_of(leaf) for leaf in jax.tree.leaves(made)]
-        if shapes != before:
+        if shapes not in seen:
+            seen.append(shapes)
             yield made
-        before = shapes
 
 
 def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
