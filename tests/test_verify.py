@@ -830,6 +830,20 @@ DROPS = """
 
     def with_few(x, m):
         return p_pooled(split(x), split(m))
+
+
+    def of_labelled(x, k):
+        return jnp.sum(x * (k >= 0)) / jnp.maximum(jnp.sum(k >= 0), 1)
+
+
+    @on_devices
+    def p_of_labelled(x, k):
+        number = jnp.maximum(jnp.sum(k >= 0), 1)
+        return jax.lax.psum(jnp.sum(x * (k >= 0)), "d") / jax.lax.psum(number, "d")
+
+
+    def one_for_no_label(x, k):
+        return p_of_labelled(split(x), split(k))
 """
 
 
@@ -849,6 +863,7 @@ DROPS = """
         ("of_the_last", "place", "x=f32[24]", "each row twice, the second time in the reverse order"),
         ("of_some", "largest", "x=f32[24] k=i32[24]<4", "on the given inputs, altered"),
         ("with_few", "pooled", "x=f32[24] m=bool[24]", "on the given inputs, altered"),
+        ("one_for_no_label", "of_labelled", "x=f32[24,6] k=i32[24,6]<4", "on the given inputs, altered"),
     ],
 )
 def test_what_only_other_numbers_show(
