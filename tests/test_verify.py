@@ -1090,6 +1090,9 @@ LENGTHS = """
 
     import jax
     import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
 
 
     def penalised(x, theta):
@@ -1139,11 +1142,17 @@ LENGTHS = """
         return p - 0.1 * grad, 0.9 * st + 0.1 * jnp.mean(b, axis=0)
 
 
-    @functools.partial(jax.pmap, axis_name="d")
-    def p_followed(p, st, b):
+    def following(p, st, b):
         grad = jax.grad(lambda p: jnp.mean(((b - st) @ p) ** 2))(p)
         grad, mean = jax.lax.pmean((grad, jnp.mean(b, axis=0)), "d")
         return p - 0.1 * grad, 0.9 * st + 0.1 * mean
+
+
+    p_followed = jax.pmap(following, axis_name="d")
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    s_followed = jax.jit(
+        jax.shard_map(following, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=P(), check_vma=False)
+    )
 
 
     p_halved = jax.pmap(of_halves, axis_name="d", in_axes=(None, 0), out_axes=None)
@@ -1181,6 +1190,10 @@ def test_parameters_as_long_as_a_state_are_no_batch(project: Project) -> None:
     shapes = ("--arg", "p=f32[4]", "--arg", "st=f32[4]", "--arg", "b=f32[24,4]", "--devices", "2")
     words = ("verify", "lengths.py::p_followed", "--against", "lengths.py::followed", *shapes)
     assert project.run(*words).exit_code == 0
+    # The body takes shares of it by broadcasting, and fails on all of them.
+    shapes = ("--arg", "p=f32[5]", "--arg", "st=f32[5]", "--arg", "b=f32[24,5]", "--devices", "3")
+    words = ("verify", "lengths.py::s_followed", "--against", "lengths.py::p_followed", *shapes)
+    assert project.run(*words, "--replicate", "p").exit_code == 0
 
 
 def test_what_takes_its_arguments_by_place_is_called_so(project: Project) -> None:

@@ -381,6 +381,7 @@ class _Verification:
         self.data = tuple(name for name in finder.likely_data() if name not in said)
         self.arrays = tuple(dict.fromkeys(leaf.argument for leaf in finder.leaves if leaf.shape))
         copied: list[str] = []
+        uncalled: list[RefusalError] = []
         for roles in candidates:
             if tried >= CANDIDATES:
                 break
@@ -393,7 +394,11 @@ class _Verification:
             question = self._question(roles, loaded, whole)
             parallel = self.reference.mapped or self.reference.layout is not None or whole.mapped
             if parallel:
-                called = self._how_the_reference(roles, loaded)
+                try:
+                    called = self._how_the_reference(roles, loaded)
+                except RefusalError as refusal:
+                    uncalled.append(refusal)
+                    continue
                 question = dataclasses.replace(question, reference=called)
             layouts = self._layouts(roles, loaded)
             if layouts is not None and not _shares(layouts[0], roles):
@@ -412,6 +417,8 @@ class _Verification:
             # A batch that is too small for some count may be no batch at all.
             if best is not None and best[0] >= SURE + EVERY_COUNT * len(self.runs):
                 break
+        if best is None and uncalled:
+            raise uncalled[0]
         if best is None and self.runs is self.every:
             if not finder.found:
                 session, replicated = self.runs[-1].session, finder.request.replicate

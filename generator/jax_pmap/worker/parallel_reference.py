@@ -181,13 +181,15 @@ def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]
     ended = functools.partial(Call, reference.layout, tuple(reference.calling.named))
     try:
         out = jax.block_until_ready(reference.called(to_host(values)))
+        # Shares of what is none may be taken by broadcasting, where all of it is not.
+        shapes = reference.shapes(values)
     except MemoryError:
         raise
     except BaseException as error:
         return ended("raises", describe_exception(error)), False
     lies_on = devices_of(out)
     try:
-        one_of_each(to_host(out), reference.shapes(values), reference.count)
+        one_of_each(to_host(out), shapes, reference.count)
     except prove.Differs:
         return ended("form"), False
     packed = Packed(values, statics)
