@@ -1199,6 +1199,22 @@ def test_split_keys() -> None:
     assert found.complete and found.draws, found.endings
 
 
+def test_own_keys_that_are_cloned() -> None:
+    """As `nn.scan` and `nn.RNN` of Flax Linen clone what they split for the rounds."""
+
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        key = key if axis is None else jax.random.fold_in(key, index(axis))
+
+        def step(h: Any, each: Any) -> Any:
+            h = h * jax.random.bernoulli(each, 0.5, h.shape)
+            return h, h
+
+        return lax.scan(step, x, jax.random.split(jax.random.clone(key), 3))[1]
+
+    found = derived(program, (keys(), X), (R, S), P(None, "i"))
+    assert found.complete and found.draws, found.endings
+
+
 @pytest.mark.parametrize("each", [1, 2])
 def test_draws_for_batches_that_are_joined(each: int) -> None:
     """They are a device's for its rows of either batch, not for as many in a row."""

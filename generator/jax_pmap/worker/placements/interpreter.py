@@ -907,7 +907,9 @@ class Interpreter:
                     made.append(self.unknown(why, equation))
                     continue
                 term = operands[same.of].term
-                why = self._mixes_keys(term, places, name, operands)
+                # What is handed on as it is (`random_clone`) makes no key.
+                handed_on = places == operands[same.of].places
+                why = "" if handed_on else self._mixes_keys(term, places, name, operands)
                 if why:
                     made.append(self.unknown(why, equation))
                     continue
