@@ -1182,6 +1182,35 @@ def of_an_object(w, x, y, mask):
 def of_an_object_in_parentheses(w, x, y, mask):
     line = Line(w)
     return (line.loss)(x, y, mask)
+
+
+def by_default(w, x, y, mask, make=masked):
+    grads, errors = jax.grad(make(x, y, mask), has_aux=True)(w)
+    return w - 0.1 * grads, errors
+
+
+def mean(x, y, mask):
+    return jnp.sum((x - y) * mask) / jnp.sum(mask)
+
+
+def of_a_default(w, x, y, mask, loss=mean):
+    return jax.grad(lambda w: loss(x @ w, y, mask))(w)
+
+
+def helped(w, x, y, mask, loss=mean):
+    return loss(x @ w, y, mask)
+
+
+def of_a_helper_s_default(w, x, y, mask):
+    return helped(w, x, y, mask)
+
+
+def error(w, x, y, mask):
+    return mean(x @ w, y, mask)
+
+
+def by_a_name_twice(w, x, y, mask, error=error):
+    return jax.grad(error)(w, x, y, mask)
 """
 
 
@@ -1190,6 +1219,7 @@ def of_an_object_in_parentheses(w, x, y, mask):
     [
         *("differentiated", "over_lines", "through_another", "compiled", "of_a_method", "called", "mapped"),
         *("of_an_object", "of_an_object_in_parentheses"),
+        *("by_default", "of_a_default", "of_a_helper_s_default"),
     ],
 )
 def test_a_function_that_another_makes_where_it_is_called_is_looked_into(
@@ -1202,6 +1232,15 @@ def test_a_function_that_another_makes_where_it_is_called_is_looked_into(
     assert result.exit_code == 0, result.stderr
     whole = [each["value"] for each in json.loads(result.stdout)["plan"]["syncs"] if each["op"] == "psum"]
     assert "jnp.sum(mask)" in whole
+
+
+def test_a_parameter_with_the_name_of_its_default_is_said(shared: Project) -> None:
+    """The copy would be taken for whatever function it is given."""
+    shared.write("factories.py", FACTORIES)
+    shared.write("made.py", MADE)
+    arguments = ["--arg", "w=f32[4]", "--arg", "x=f32[24,4]", "--arg", "y=f32[24]", "--arg", "mask=f32[24]"]
+    says = ("`error` (made.py) has the name of a variable there: give that another name",)
+    shared.refused("JP067", "gen", "made.py::by_a_name_twice", *arguments, says=says, exit_code=1)
 
 
 LAID_OUT = """

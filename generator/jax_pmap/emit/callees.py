@@ -198,6 +198,12 @@ class CallGraph:
         if source is None:
             return None
         if "." not in source.qualname:
+            inner = names_of_inner_scopes(caller.parsed.definition)
+            if source.qualname in own_names(caller) | inner:
+                # The copy is told from what else a caller may give by the original's name.
+                where = f"`{source.qualname}` ({source.shown_path})"
+                self.why[called] = f"{where} has the name of a variable there: give that another name"
+                return None
             named = self._in_file(called, caller) or self._in_module(called, caller)
             if named is not None and (named.path, named.qualname) == (source.path, source.qualname):
                 return self._function(source, called, is_itself=True)
@@ -819,12 +825,15 @@ def overridden(owner: str, name: str, tree: ast.Module) -> bool:
 def names_called(definition: ast.AST) -> list[str]:
     """Every ``name`` and ``module.name`` that a function reads, in the order of the source.
 
-    Its own decorators are not of it: what they do with it is known. Nor is what functions inside it bind.
+    Its own decorators are not of it: what they do with it is known. Nor are its own defaults, for which
+    parameters stand in it, nor what functions inside it bind.
     """
     found: dict[str, None] = {}
     bound = names_of_inner_scopes(definition)
-    decorators = getattr(definition, "decorator_list", ())
-    inner = {id(node) for decorator in decorators for node in ast.walk(decorator)}
+    outside = list(getattr(definition, "decorator_list", ()))
+    if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        outside += defaults(definition.args)
+    inner = {id(node) for each in outside for node in ast.walk(each)}
     for node in ast.walk(definition):
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
             text = ast.unparse(node)

@@ -254,6 +254,8 @@ class Callees:
             return int(found.scope)
         outer, inner, _ = found.qualname.partition(".<locals>")
         body = self._open_named(found.path, outer)
+        if body is None and inner:
+            body = self._open_seen(found.path, outer)
         if body is None:
             return None
         return inner_scope(body, found) if inner else body.scope.index
@@ -274,6 +276,15 @@ class Callees:
                 if callee.key not in met:
                     met.add(callee.key)
                     ways.append((callee, start, (*names, called)))
+        return None
+
+    def _open_seen(self, path: str, qualname: str) -> Body | None:
+        """The body of a function that was seen where something is called: a value that holds it."""
+        for (caller, called), found in list(self.seen.items()):
+            if [(each.kind, each.path, each.qualname) for each in found] == [("function", path, qualname)]:
+                by = next(body for body in self.bodies.bodies if body.scope.index == caller)
+                opened = self.scopes(called, by)
+                return next((body for body in self.bodies.bodies if body.scope.index in opened), None)
         return None
 
     def _open_way(self, body: Body, names: Sequence[str]) -> Body | None:
