@@ -117,8 +117,12 @@ OTHERS = """
         return jnp.mean(y**2, axis=0), state
 
 
-    def equinox_inputs(axis_name="batch"):
-        return *eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name, mode="batch"), x
+    def equinox_inputs(axis_name="batch", mode="batch"):
+        return *eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name, mode=mode), x
+
+
+    def equinox_ema():
+        return equinox_inputs(mode="ema")
 
 
     class Rows(nn.Module):
@@ -330,6 +334,11 @@ def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_spli
     assert isinstance(answer, Generated), answer.reason
     assert answer.plan.layers == ("flax.linen",)
     assert answer.evidence.derived
+
+
+def test_the_mode_of_a_layer_that_fails_inside_any_map_is_named(ask: Ask) -> None:
+    said = refused(ask("others.py::equinox_step", "equinox_ema"), "JP068")
+    assert 'Give `eqx.nn.BatchNorm` mode="batch"' in said and "--backend jit" in said
 
 
 def test_where_a_map_inside_has_the_name_of_the_axis_that_of_the_devices_has_another(ask: Ask) -> None:

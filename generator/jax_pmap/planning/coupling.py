@@ -26,7 +26,8 @@ NOT_INSIDE_A_MAP = re.compile(
     r"|The old value is (.+) and the new value is \1\.$",
     re.DOTALL,
 )
-
+#: The layer whose mode "ema" puts a constant into the state, where a map has a value of its own.
+EQUINOX_BATCH_NORM = ("equinox", "nn", "_batch_norm.py")
 
 #: Refusals of what no set of collectives makes whole: an operation, the statistics of a layer, a call
 #: whose source cannot be read, a share that the function fails on, places that need two things at once.
@@ -143,11 +144,14 @@ def fails_in_any_map(name: str, error: Raised, span: Span, where: str = "") -> R
     """The refusal where a library of function `name` raises an `error` that it does inside every map."""
     if not NOT_INSIDE_A_MAP.search(error.message):
         return None
+    instead = "Try --backend jit, where nothing is mapped, or keep it on one device"
+    if any(Path(frame[0]).parts[-3:] == EQUINOX_BATCH_NORM for frame in error.frames):
+        instead = f'Give `eqx.nn.BatchNorm` mode="batch", which runs inside them; or t{instead[1:]}'
     return Refusal(
         "JP068",
         f"a loop or a library that `{name}` uses does not run inside jax.pmap or jax.shard_map, "
         f"whatever the batch{where}: {error_line(error)}",
-        "Try --backend jit, where nothing is mapped, or keep it on one device",
+        instead,
         span,
         final=True,
     )
