@@ -121,6 +121,7 @@ def draw(*shape):
 def inputs(): return draw(5), draw(192, 5), draw(192)
 def with_size(): return draw(5), (draw(192, 5), draw(192)), 24
 def with_key(): return *inputs(), jax.random.key(0)
+def twelve(): return draw(5), draw(12, 5), draw(12), jax.random.key(0)
 
 def layers(): return {"first": draw(5, 8), "second": draw(8, 3)}, (draw(192, 5), draw(192))
 
@@ -224,6 +225,22 @@ def test_rows_in_an_order_that_is_drawn_are_gathered(steps: Project) -> None:
     plan = json.loads(ran.stdout)["plan"]
     assert plan["minibatches"] == 1
     assert "all_gather" in {sync["op"] for sync in plan["syncs"]}
+
+
+def test_rows_are_repeated_until_devices_share_what_is_shuffled(steps: Project) -> None:
+    """Halves of 6 rows are shared by 3 devices, and not by as many as a plan is looked for with."""
+    document = made(steps, "shuffled", "twelve", "--no-run")
+    assert document["evidence"]["derivation"]["complete"]
+    assert document["plan"]["multiple_of"] == 2
+    Path("steps_pmap.py").write_text(document["code"])
+    call = """
+import numpy as np, steps, steps_pmap
+given = steps.twelve()
+for one, other in zip(steps_pmap.shuffled(*given), steps.shuffled(*given), strict=True):
+    assert np.allclose(one, other, atol=1e-5)
+"""
+    ran = subprocess.run([sys.executable, "-c", call], env=simulated(3), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_what_comes_back_row_by_row_alone_is_gathered(steps: Project) -> None:

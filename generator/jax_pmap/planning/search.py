@@ -471,6 +471,8 @@ def _with_more_rows(
     if refusal is not None and refusal.code == "JP068":
         # A share is then as many rows as the function was seen to take.
         roles, times = tried.blamed, wanted
+    elif refusal is not None and refusal.code == "JP043" and _cuts_unevenly(session, tried.blamed, wanted):
+        roles, times = tried.blamed, wanted
     elif roles is not None and batch_of(roles, loaded) < wanted:
         # 2, 3, 4 and 8 devices have multiples of the rows that the example has.
         times = 3 * wanted
@@ -486,6 +488,14 @@ def _with_more_rows(
         f"`{target.facts.name}` does with a share: its rows are repeated, to {size * times}"
     )
     return dataclasses.replace(loaded, described=answer, notes=(*loaded.notes, note))
+
+
+def _cuts_unevenly(session: Session, roles: Roles | None, devices: int) -> bool:
+    """Whether the function cuts rows into groups that so many devices do not share, as minibatches of 6."""
+    if roles is None:
+        return False
+    cut = session.ask(protocol.FindMinibatches(roles.request(), ()), "looking for minibatches")
+    return any(rows % devices for rows in cut.groups)
 
 
 def _multiple(session: Session, roles: Roles, size: int) -> int:

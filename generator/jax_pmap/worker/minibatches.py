@@ -1,5 +1,6 @@
 """Into how many groups of consecutive rows a function cuts its batch, found by tracing it."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from jax.extend.core import Literal
 
 from .jaxpr.versions import opened, primitive_name
-from .jaxpr.walk import control, subjaxprs
+from .jaxpr.walk import control, equations, subjaxprs
 
 #: A number of groups, and whether a reshape made them: other cuts take one group each.
 Cut = tuple[int, bool]
@@ -41,6 +42,26 @@ def cuts(jaxpr: Any, in_order: Sequence[bool], size: int) -> Iterator[Cut]:
             yield found
         if name not in MOVING:
             rows.update(v for v in equation.outvars if is_long(v, size))
+
+
+def groups(jaxpr: Any, size: int) -> Iterator[int]:
+    """How many rows are in each of the groups into which any axis that is as long as the batch is cut."""
+    for equation in equations(jaxpr):
+        name, given = primitive_name(equation), equation.invars[:1]
+        shape: Sequence[int] = getattr(given[0].aval, "shape", ()) if given else ()
+        out = getattr(equation.outvars[0].aval, "shape", ()) if equation.outvars else ()
+        if size not in shape:
+            continue
+        if name == "reshape":
+            yield from (
+                rows
+                for number, rows in itertools.pairwise(out)
+                if number * rows == size and min(number, rows) > 1
+            )
+        elif name in ("slice", "dynamic_slice"):
+            yield from (
+                rows for rows, before in zip(out, shape, strict=True) if before == size and 1 < rows < size
+            )
 
 
 def cut(name: str, equation: Any, size: int) -> Cut | None:

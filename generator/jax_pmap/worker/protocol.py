@@ -780,6 +780,8 @@ class Minibatches:
     reshaped: bool
     #: Where larger batches have more groups, how many rows a reshape puts into each; 0 where none does.
     rows: int = 0
+    #: How many rows are in groups into which it cuts an axis as long as the batch, shuffled ones too.
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,16 +138,18 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
     in_order = [axis == 0 for axis in packed.axes(axes)]
 
+    def traced(rows: int) -> Any:
+        return traced_as(target.reference, packed, abstract_leaves(packed, axes, rows)).jaxpr
+
     def found(rows: int) -> set[minibatches.Cut]:
-        traced = traced_as(target.reference, packed, abstract_leaves(packed, axes, rows))
-        return set(minibatches.cuts(traced.jaxpr, in_order, rows))
+        return set(minibatches.cuts(traced(rows), in_order, rows))
 
     def sizes(cuts: set[minibatches.Cut], rows: int) -> set[int]:
         # A batch of one minibatch is not cut.
         return {rows, *(rows // number for number, reshaped in cuts if reshaped)}
 
     with prove.x64(target.x64):
-        always = found(size)
+        always, groups = found(size), set(minibatches.groups(traced(size), size))
         each, looked_at = sizes(always, size), 1
         for rows in (2 * size, *request.sizes) if always else ():
             try:
@@ -159,7 +161,8 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
             always, each, looked_at = always & other, each & sizes(other, rows), looked_at + 1
     number = math.lcm(*(number for number, _ in always))
     fixed = max(each - {size}, default=0) if looked_at > 1 and number == 1 else 0
-    return protocol.Minibatches(number, all(reshaped for _, reshaped in always), fixed)
+    reshaped = all(reshaped for _, reshaped in always)
+    return protocol.Minibatches(number, reshaped, fixed, tuple(sorted(groups)))
 
 
 def eps_of_input(leaf: Any) -> float:
