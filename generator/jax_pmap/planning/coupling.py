@@ -144,14 +144,13 @@ def fails_in_any_map(name: str, error: Raised, span: Span, where: str = "") -> R
     """The refusal where a library of function `name` raises an `error` that it does inside every map."""
     if not NOT_INSIDE_A_MAP.search(error.message):
         return None
-    instead = "Try --backend jit, where nothing is mapped, or keep it on one device"
-    if any(Path(frame[0]).parts[-3:] == EQUINOX_BATCH_NORM for frame in error.frames):
-        instead = f'Give `eqx.nn.BatchNorm` mode="batch", which runs inside them; or t{instead[1:]}'
+    of_equinox = any(Path(frame[0]).parts[-3:] == EQUINOX_BATCH_NORM for frame in error.frames)
+    first = 'Give `eqx.nn.BatchNorm` mode="batch", which runs inside them; or try' if of_equinox else "Try"
     return Refusal(
         "JP068",
         f"a loop or a library that `{name}` uses does not run inside jax.pmap or jax.shard_map, "
         f"whatever the batch{where}: {error_line(error)}",
-        instead,
+        f"{first} --backend jit, where nothing is mapped, or keep it on one device",
         span,
         final=True,
     )

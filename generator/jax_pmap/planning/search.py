@@ -468,10 +468,9 @@ def _with_more_rows(
     """The example with its rows repeated, where it is too small to be shared, or its shares do not suit."""
     refusal, roles = tried.refusal, tried.few
     wanted = request.devices.number or LARGEST_COUNT
-    if refusal is not None and refusal.code == "JP068":
+    code = refusal.code if refusal is not None else ""
+    if code == "JP068" or (code == "JP043" and _cuts_unevenly(session, tried.blamed, wanted)):
         # A share is then as many rows as the function was seen to take.
-        roles, times = tried.blamed, wanted
-    elif refusal is not None and refusal.code == "JP043" and _cuts_unevenly(session, tried.blamed, wanted):
         roles, times = tried.blamed, wanted
     elif roles is not None and batch_of(roles, loaded) < wanted:
         # 2, 3, 4 and 8 devices have multiples of the rows that the example has.

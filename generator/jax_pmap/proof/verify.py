@@ -78,11 +78,11 @@ ENDS = ("raises", "form", "value", "equal")
 SURE, EVERY_COUNT = 300, 10
 #: What to do where a parallel function differs only on some inputs; see `Failure.on`.
 MENDED_BY = {
-    protocol.WAYS[4]: (
+    protocol.REFILLED: (
         "Keep no array by which object it was made of: that may have other numbers in the next call, and "
         "where it is gone, another may have its `id`"
     ),
-    protocol.WAYS[5]: (
+    protocol.REORDERED: (
         "What jax returns has its keys sorted, and what it is given need not: go through dicts with "
         "`jax.tree.map`, or by their keys"
     ),
@@ -381,7 +381,7 @@ class _Verification:
         self.data = tuple(name for name in finder.likely_data() if name not in said)
         self.arrays = tuple(dict.fromkeys(leaf.argument for leaf in finder.leaves if leaf.shape))
         copied: list[str] = []
-        uncalled: list[RefusalError] = []
+        uncalled: RefusalError | None = None
         for roles in candidates:
             if tried >= CANDIDATES:
                 break
@@ -397,7 +397,7 @@ class _Verification:
                 try:
                     called = self._how_the_reference(roles, loaded)
                 except RefusalError as refusal:
-                    uncalled.append(refusal)
+                    uncalled = uncalled or refusal
                     continue
                 question = dataclasses.replace(question, reference=called)
             layouts = self._layouts(roles, loaded)
@@ -417,8 +417,8 @@ class _Verification:
             # A batch that is too small for some count may be no batch at all.
             if best is not None and best[0] >= SURE + EVERY_COUNT * len(self.runs):
                 break
-        if best is None and uncalled:
-            raise uncalled[0]
+        if best is None and uncalled is not None:
+            raise uncalled
         if best is None and self.runs is self.every:
             if not finder.found:
                 session, replicated = self.runs[-1].session, finder.request.replicate

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .arguments import LeafAxes, Values, map_batch
 from .leaves import category, is_key
-from .protocol import WAYS
+from .protocol import AS_JAX, DIVIDED
 from .prove import Trial
 from .strengthen import with_leaf
 
@@ -50,7 +50,7 @@ def on_first(values: Values, statics: Sequence[str]) -> Values:
 
 
 def ways(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iterator[tuple[str, Values]]:
-    """The same values as jax arrays, in each of `WAYS`; doubles that jax would shorten stay NumPy's."""
+    """The same values as jax arrays, on one device and divided; doubles that jax shortens stay NumPy's."""
 
     def array(leaf: Any) -> Any:
         alike = is_key(leaf) or jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
@@ -61,8 +61,8 @@ def ways(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iterator[tup
         return on_one(values, statics, array)
 
     mesh = Mesh(np.array(jax.devices()), ("devices",))
-    yield WAYS[0], made()
-    yield WAYS[1], on_all(made(), axes, statics, mesh)
+    yield AS_JAX, made()
+    yield DIVIDED, on_all(made(), axes, statics, mesh)
 
 
 def reordered(value: Any) -> Any:

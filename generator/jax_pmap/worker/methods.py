@@ -513,8 +513,6 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     if rows:
         # Code that is another program with so many rows, which no devices share evenly, is run with them.
         rows = tuple(filter(telling.is_shared, rows))
-    # What is equal for one size alone says nothing of one program for all of them.
-    generic = tuple(size // multiple for size in rows or () if uniform)
     return witness.of_emitted(
         trials.question,
         emitted,
@@ -524,7 +522,6 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
         rows or (),
         request.zeros,
         uniform=uniform,
-        generic=generic,
         refused=request.too_few,
     )
 

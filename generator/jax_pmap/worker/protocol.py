@@ -1298,7 +1298,7 @@ Form = Literal["constant", "dtype", "shape", "structure", "type"]
 
 
 #: Ways in which a caller hands arrays over, beside those of NumPy; see `Failure.on`.
-WAYS = (
+WAYS = AS_JAX, DIVIDED, PLACED, RETURNED, REFILLED, REORDERED = (
     "arrays of jax",
     "arrays that are divided over the devices",
     "batches that `place` puts there",

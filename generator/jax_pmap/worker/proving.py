@@ -18,7 +18,7 @@ from .exceptions import describe_exception, summary
 from .explain import with_cause
 from .few import is_equal, runs_on_few
 from .generator import groupings, repeat_draws
-from .protocol import WAYS, Check, Checks, Dtypes, Failure, Problem, Skipped
+from .protocol import RETURNED, Check, Checks, Dtypes, Failure, Problem, Skipped
 from .sizes import check_odd, minds_size, program, run_many, traced_for
 from .trials import Emitted, Question, Trials
 from .uneven import check_uneven
@@ -101,7 +101,7 @@ def check_count(
         on_devices = kind == "given" and with_given
         check = run(on_devices=on_devices)
         if on_devices and (failure := check.failure) and failure.step and run().failure is None:
-            check = dataclasses.replace(check, failure=dataclasses.replace(failure, on=WAYS[3]))
+            check = dataclasses.replace(check, failure=dataclasses.replace(failure, on=RETURNED))
         if looks and check.failure is None:
             looked = True
             collectives, memory = compiled(before, size, mesh or {})
@@ -172,7 +172,8 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
 
     if question.derived and asked.few and most:
         with only(most):
-            proof.hold_few(proof.parallel(most))
+            call = functools.partial(question.invoke, emitted.define(most, question.x64))
+            proof.hold_few(proof.parallel(most, call))
         if proof.unlike:
             # Code that refuses them is other code, and run in place of this.
             return Checks((), tuple(skipped), unlike=tuple(proof.unlike))
@@ -251,10 +252,8 @@ class _Emitted:
         if most and not question.derived:
             self.hold_few(parallel)
 
-    def parallel(self, count: int, call: "Callable[[Values], Any] | None" = None) -> Parallel:
-        """The code on so many devices, where jax shows these; `call` runs it."""
-        if call is None:
-            call = functools.partial(self.question.invoke, self.emitted.define(count, self.question.x64))
+    def parallel(self, count: int, call: Callable[[Values], Any]) -> Parallel:
+        """The code on so many devices, which `call` runs where jax shows these."""
         return Parallel(self.trials, lambda _: call, self.emitted.replicas, count)
 
     def hold_few(self, parallel: Parallel) -> None:

@@ -35,7 +35,20 @@ from .parallel import (
     layouts,
     with_parts,
 )
-from .protocol import NOT_REFUSED, WAYS, Call, Calls, Check, Checks, Failure, Problem, Raised
+from .protocol import (
+    AS_JAX,
+    NOT_REFUSED,
+    PLACED,
+    REFILLED,
+    REORDERED,
+    Call,
+    Calls,
+    Check,
+    Checks,
+    Failure,
+    Problem,
+    Raised,
+)
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
 from .sizes import (
@@ -337,22 +350,22 @@ class _Written:
             return handed.refilled(self.calling, values, question.statics)
 
         if placed:
-            others.append((WAYS[2], dict(given.values[0])))
+            others.append((PLACED, dict(given.values[0])))
         if not self.calling.mutated:
-            others.append((WAYS[4], dict(given.values[0])))
-        others.append((WAYS[5], {name: handed.reordered(value) for name, value in given.values[0].items()}))
-        calls = {WAYS[2]: ahead, WAYS[4]: again}
+            others.append((REFILLED, dict(given.values[0])))
+        others.append((REORDERED, {name: handed.reordered(value) for name, value in given.values[0].items()}))
+        calls = {PLACED: ahead, REFILLED: again}
         for way, values in others:
             first = handed.first_call(given, values)
             check = self.parallel.run(about, first, allowed, shares, call=calls.get(way, call))
-            if check.raised is not None and way != WAYS[2]:
+            if check.raised is not None and way != PLACED:
                 # What lies on devices already has to lie where the function wants it.
-                if way == WAYS[0]:
+                if way == AS_JAX:
                     said = f"{check.raised.type}: {check.raised.message}"
                     self.notes.append(f"it takes arrays of NumPy alone; given {way} it fails: {said}")
                 continue
             if check.failure is not None:
-                if way == WAYS[5] and self.minds_order(given, values, shares):
+                if way == REORDERED and self.minds_order(given, values, shares):
                     continue
                 return [dataclasses.replace(check, failure=dataclasses.replace(check.failure, on=way))]
             gone = [name for name in handed.taken(values) if name not in donated]

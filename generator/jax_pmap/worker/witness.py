@@ -70,7 +70,6 @@ def witness(
     mesh: "OnMesh | None" = None,
     uniform: bool = False,
     telling: Callable[[int], Sequence[int]] = lambda operations: (),
-    generic: Sequence[int] = (),
     counts: Sequence[int] = (),
     refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
@@ -89,8 +88,8 @@ def witness(
         foreign: whether the function is not made of the reference's own text.
         multiple: what the function itself takes multiples of alone, as rows on a device.
         mesh: what the function arranges its devices in; it is derived for their number alone then.
-        uniform: whether the reference is known to be one program for batches of all sizes.
-        generic: sizes that tell of all, in place of the given one, where it is shown equal for them.
+        uniform: whether the reference is known to be one program for batches of all sizes: those that are
+            `telling` tell of all, in place of the given one, where it is shown equal for them.
         telling: other sizes of the batch that a program of so many operations is derived for besides;
             ``"unshown"`` are those for which it is not, where it is for the given one.
         counts: numbers of devices that the code may know.
@@ -118,6 +117,8 @@ def witness(
         named=counts,
         told=not foreign and bool(telling(0)),
     )
+    # Sizes of two things may be equal in the given batch alone, which then says less than one in which not.
+    generic = [rows // multiple for rows in telling(0)] if uniform else []
     for size in (*generic, *sizes):
         with prove.x64(question.x64):
             answer, asked = derived(size * multiple)
@@ -1037,15 +1038,13 @@ def of_emitted(
     zeros: "Collection[str] | None" = None,
     *,
     uniform: bool = False,
-    generic: Sequence[int] = (),
     refused: Sequence[tuple[int, int]] = (),
 ) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
     It is derived for the batches that are `telling` besides; `uniform` says whether the reference is one
-    program for all of them, and those that are `generic` tell most then. Where it adds rows to uneven
-    batches, with `zeros` in these leaves, it is complete only where they do not count. It takes no batch of
-    the few rows that are `refused`.
+    program for all of them. Where it adds rows to uneven batches, with `zeros` in these leaves, it is
+    complete only where they do not count. It takes no batch of the few rows that are `refused`.
     """
 
     def parallel(count: int) -> Callable[[Values], Any]:
@@ -1060,7 +1059,6 @@ def of_emitted(
         multiple=multiple,
         mesh=emitted.mesh,
         uniform=uniform,
-        generic=generic,
         telling=lambda operations: telling,
         refused=refused,
     )
