@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import pytest
 from project import Project, simulated
 
@@ -25,6 +27,7 @@ from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.text import FunctionText, function_text
+from jax_pmap.worker.compiling import Compiling
 from jax_pmap.worker.protocol import Raised
 
 USUAL = """
@@ -925,51 +928,39 @@ def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     assert project.run("gen", "f.py::f", "--inputs", "f.py::dicts").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("code", "way"),
-    [
-        pytest.param(
-            """
-            def f(x):
-                chain = [x]
-                for n in range(150):
-                    chain.append(chain[-1] * (1 + n / 1000))
-                return jnp.stack([jnp.sum(each) for each in chain])
-            """,
-            "unfused",
-            id="a chain that many results hang on, each compiled with all of it before",
-        ),
-        pytest.param(
-            """
-            def loss(w, x):
-                return jnp.mean(jax.lax.conv(x[:, None, :, None] * jnp.ones(16), w, (2, 2), "SAME"))
+def test_what_compiles_or_runs_slowly_is_compiled_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import compiler
 
-            def f(x):
-                return jax.grad(loss)(jnp.ones((256, 1, 5, 5)), x)
-            """,
-            "optimized",
-            id="a strided convolution, whose gradient is a loop",
-        ),
-    ],
-)
-def test_what_compiles_or_runs_slowly_is_compiled_otherwise(
-    project: Project, monkeypatch: pytest.MonkeyPatch, code: str, way: str
-) -> None:
-    restarts = []
-    really = Session.restart
+    monkeypatch.setattr(compiler, "get_compile_options", compiler.get_compile_options)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=false")
 
-    def restart(session: Session) -> None:
-        restarts.append(session.compiled_as)
-        really(session)
+    def chained(x: jax.Array) -> jax.Array:
+        chain = [x]
+        for n in range(150):
+            chain.append(chain[-1] * (1 + n / 1000))
+        return jnp.stack([jnp.sum(each) for each in chain])
 
-    monkeypatch.setattr(Session, "restart", restart)
-    write(project, textwrap.dedent(code) + "\n\ndef shapes():\n    return jax.eval_shape(inputs)\n")
-    # Of shapes nothing is run.
-    for inputs, expected in (("inputs", [{way}]), ("shapes", [])):
-        restarts.clear()
-        planned = project.run("plan", "f.py::f", "--inputs", f"f.py::{inputs}", "--output-format", "json")
-        assert planned.exit_code == 0, planned.stderr
-        assert restarts == expected
+    def strided(x: jax.Array) -> jax.Array:
+        w = jnp.ones((256, 1, 5, 5))
+        return jax.grad(
+            lambda w: jnp.mean(jax.lax.conv(x[:, None, :, None] * jnp.ones(16), w, (2, 2), "SAME"))
+        )(w)
+
+    def compiled(function: Callable[[jax.Array], jax.Array]) -> tuple[object, bool]:
+        compiling.suit(jax.make_jaxpr(function)(jnp.ones((8, 16))))
+        text = jax.jit(lambda x: jnp.sin(x) * jnp.cos(x) + 1).lower(1.0).compile().as_text()
+        return compiling.options["xla_backend_optimization_level"], text.count("fusion(") == 1
+
+    compiling = Compiling()
+    compiling.suit(jax.make_jaxpr(chained)(jnp.ones((8, 16))))
+    assert not compiling.options  # Of a machine that is to be told of, it is not said to be in haste.
+    compiling.begin(jaxlib.version.__version__)
+    # Each result hangs on all of the chain before it; the gradient of such a convolution is a loop.
+    assert compiled(chained) == (0, False)
+    assert compiled(strided) == (1, True)
+    assert compiled(jnp.sum) == (0, True)
+    # What the user has set stays.
+    assert "xla_llvm_disable_expensive_passes" not in compiling.options
 
 
 def test_branches_inside_nested_functions_raise_where_no_input_went(project: Project) -> None:

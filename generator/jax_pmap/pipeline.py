@@ -6,7 +6,6 @@ prints, and nothing writes to the user's files.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import math
@@ -46,8 +45,6 @@ T = TypeVar("T")
 CLOSED = frozenset({"JP004", "JP042", "JP050"})
 #: Simulated devices that a worker has, where no more are asked for: the largest count of the proof.
 WORKER_DEVICES = 8
-#: Statements from which on a function counts as large.
-LARGE = 60
 
 
 def generate(request: Request, say: Say = quiet, session: Session | None = None) -> Generated | Refusal:
@@ -215,7 +212,6 @@ def _planned(request: Request, say: Say) -> Iterator[Planned]:
         from jax_pmap.planning.search import find_plan
         from jax_pmap.proof.emitted import Planned
 
-        session.compile_as(by_length(target))
         try:
             loaded = load(session, target, request, staged("loading", say))
         except RefusalError as error:
@@ -263,8 +259,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         from jax_pmap.planning.search import find_plan
 
         if kept is None:
-            session.compile_as(by_length(target))
-        saved = _saved_plan(request, target)
+            saved = _saved_plan(request, target)
         edited = request.instead and request.instead[1]
 
         def plan(target: Target) -> tuple[Target, Loaded, Observed]:
@@ -354,12 +349,6 @@ def _unreachable(target: Target) -> Refusal | None:
     except RefusalError as error:
         return error.refusal
     return None
-
-
-def by_length(target: Target) -> tuple[str, ...]:
-    """How to compile the function where its length tells; see `worker/compiling.py`."""
-    long = sum(isinstance(node, ast.stmt) for node in ast.walk(target.parsed.definition)) > LARGE
-    return ("unfused",) if long else ()
 
 
 def _session(request: Request, devices: int | None = None, member: protocol.Member | None = None) -> Session:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,8 +52,6 @@ OUT_OF_MEMORY = re.compile(
 WAITED = re.compile(r"rendezvous", re.I)
 #: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
-#: The proof compiles much and runs little: fast code is not worth its compile time.
-COMPILE_FLAGS = ("--xla_llvm_disable_expensive_passes=true",)
 
 
 def with_simulated(base: Mapping[str, str], devices: int) -> dict[str, str]:
@@ -74,7 +72,6 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
     simulated = with_simulated(base, devices)
     environment = {
         **simulated,
-        "XLA_FLAGS": " ".join([*COMPILE_FLAGS, simulated["XLA_FLAGS"]]),
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "",
         "TPU_SKIP_MDS_QUERY": "1",
@@ -130,8 +127,8 @@ class Session:
             self.environment["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions = Versions("", "", False)
-        #: How XLA is to compile besides; see `worker/compiling.py`.
-        self.compiled_as: frozenset[str] = frozenset()
+        #: Whether programs are compiled as they are to run for long; see `worker/compiling.py`.
+        self.optimized = False
         self._step: _Step | None = None
         self._start()
 
@@ -214,19 +211,6 @@ class Session:
             self._process.stdout.close()
         self._place.close()
         self._home.cleanup()
-
-    def compile_as(self, ways: Collection[str]) -> bool:
-        """Compile in these `ways` too; whether that took a fresh worker.
-
-        How XLA compiles is settled when its process starts.
-        """
-        if self.compiled_as.issuperset(ways):
-            return False
-        self.compiled_as |= frozenset(ways)
-        if self._greeted:
-            self.restart()
-            return True
-        return False
 
     def restart(self) -> None:
         """End the worker and start a fresh one."""
@@ -420,8 +404,7 @@ class Session:
         if not self._greeted:
             self.versions = self._receive(protocol.Hello(), STARTING)
             self._greeted = True
-            ways = tuple(sorted(self.compiled_as))
-            devices = protocol.MakeDevices(self.devices, self.memory, ways, self.member)
+            devices = protocol.MakeDevices(self.devices, self.memory, self.optimized, self.member)
             self._send(devices)
             self._receive(devices, STARTING)
         self._send(request)

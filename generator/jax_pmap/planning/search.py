@@ -13,7 +13,7 @@ from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body
-from jax_pmap.inputs.load import Loaded, load
+from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
@@ -145,12 +145,6 @@ def _prepared(
     request = dataclasses.replace(request, shard=tuple(x for x in request.shard if x not in inside))
     finder = RoleFinder(session, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
-    # Of shapes alone nothing is run.
-    is_compiled = request.divided_by_compiler or not any(each["abstract"] for each in loaded.described)
-    if is_compiled and session.compile_as(whole.compiled_as):
-        loaded = load(session, target, request, say)
-        finder = RoleFinder(session, target.facts, request, loaded.described)
-        whole = reference_runs(session, target, finder)
     switches = () if request.in_place else switches_ahead(target, loaded)
     if switches:
         described = session.ask(protocol.Switch(switches), "switching modes").arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -282,14 +283,8 @@ def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memor
 
 def _in_processes(planned: Planned, plan: Plan, evidence: Evidence) -> Evidence:
     """`evidence` with that of the emitted code in several processes, each a worker of its own."""
-
-    def start(devices: int, member: protocol.Member) -> Session:
-        started = planned.start(planned.request, devices, member)
-        started.compiled_as = planned.session.compiled_as
-        return started
-
     check = run_in_processes(
-        start,
+        functools.partial(planned.start, planned.request),
         planned.target,
         plan,
         planned.observed,
@@ -323,7 +318,7 @@ def on_machine(planned: Planned, plan: Plan) -> Machine:
     def start() -> Session:
         started = planned.start(planned.request, None, None)
         # The flags by which programs of the proof are compiled quickly make others of them.
-        started.compiled_as = frozenset({"plain"})
+        started.optimized = True
         return started
 
     target, observed, request = planned.target, planned.observed, planned.alone

@@ -264,10 +264,6 @@ class _Verification:
         loaded = self._load(lead, self.request, staged("loading", self.say))
         finder = self._roles_of(loaded)
         whole = reference_runs(lead, self.target, finder)
-        if lead.compile_as(whole.compiled_as):
-            loaded = self._load(lead, self.request, staged("loading", self.say))
-            finder = self._roles_of(loaded)
-            whole = reference_runs(lead, self.target, finder)
         called = as_called(lead, self.target, finder, self.request, whole)
         if called.changed:
             whole = reference_runs(lead, self.target, finder)
@@ -278,8 +274,6 @@ class _Verification:
             whole = reference_runs(lead, self.target, finder)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
         self.mutated = [each.name for each in whole.mutated]
-        for run in self.runs:
-            run.session.compile_as(whole.compiled_as)
         notes = axis_notes(self.target, whole.axes, lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         # Where equality is derived, two counts are run: the others are not even called.
@@ -865,7 +859,6 @@ class _Verification:
             self.say(f"running: on {count} devices, where it works in another way")
             with self.start(count) as session:
                 run = Run(count, session)
-                session.compile_as(whole.compiled_as)
                 self._prepare(run, loaded, question.roles.statics, whole)
                 asked = protocol.ProveParallel(question, called, count, with_given=False, elsewhere=True)
                 answer = session.ask(asked, f"proving on {count} devices")

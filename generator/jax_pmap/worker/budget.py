@@ -21,7 +21,7 @@ LOOPING = 1e-5
 #: Device counts that a run may be made on, the most telling first, of each and of them.
 PAIRS = ((3, 8), (3, 2), (2,))
 #: Operations above which compiling for each count is most of what a proof takes; one has to do.
-FEW = 1000
+FEW = 500
 
 
 def fitting(

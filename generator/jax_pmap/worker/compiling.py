@@ -10,10 +10,11 @@ not optimized: those in float64 that are strided (their gradients are dilated), 
 
 import functools
 import operator
+import os
 from typing import Any
 
 from .jaxpr.forward import Forward
-from .jaxpr.versions import opened, primitive_name
+from .jaxpr.versions import opened, override_options, primitive_name
 from .jaxpr.walk import subjaxprs
 from .work import work
 
@@ -27,23 +28,53 @@ transpose xor
 """
 #: Repeated operations below which compiling takes no time to speak of.
 FEW = 10_000
-#: Times an operation is repeated, on average, from which on it is quicker not to fuse, with the second start
-#: that this takes: jax's random numbers alone compile ten times as long so.
+#: Times an operation is repeated, on average, from which on it is quicker not to fuse: jax's random numbers
+#: alone compile ten times as long so.
 OFTEN = 40
-#: Products in loops of convolutions from which on optimizing them is worth a second start.
+#: Products in loops of convolutions from which on optimizing them takes less time than running them.
 PRODUCTS = 200_000
 
 
-def compiled_as(jaxpr: Any) -> list[str]:
-    """What compiling a program takes besides: ``"unfused"``, ``"optimized"``, both or nothing."""
-    return [
-        way
-        for way, better in (
-            ("unfused", better_unfused(jaxpr)),
-            ("optimized", work(jaxpr, looped) > PRODUCTS),
-        )
-        if better
-    ]
+class Compiling:
+    """How this process compiles: as jax does, until it has begun to do it quickly.
+
+    Options that are set in ``XLA_FLAGS`` are the user's own.
+    """
+
+    def __init__(self) -> None:
+        #: Debug options of XLA, which it reads at each compilation.
+        self.options: dict[str, Any] = {}
+        self._begun = self._older = False
+
+    def begin(self, jaxlib_version: str) -> None:
+        """Compile quickly from here on."""
+        self._begun = True
+        # The older way of generating code takes half the time, and XLA knows it up to jaxlib 0.10.
+        self._older = tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 11)
+        override_options(self.options)
+        self._set(unfused=False, optimized=False)
+
+    def suit(self, jaxpr: Any) -> None:
+        """Compile this program, and others like it, as is quickest together with their runs."""
+        if self._begun:
+            self._set(unfused=better_unfused(jaxpr), optimized=work(jaxpr, looped) > PRODUCTS)
+
+    def _set(self, *, unfused: bool, optimized: bool) -> None:
+        options: dict[str, Any] = {
+            "xla_llvm_disable_expensive_passes": True,
+            "xla_backend_optimization_level": int(optimized),
+        }
+        if unfused:
+            options["xla_disable_hlo_passes"] = "fusion"
+        elif self._older:
+            options["xla_cpu_use_fusion_emitters"] = False
+        own = os.environ.get("XLA_FLAGS", "")
+        self.options.clear()
+        self.options.update((name, value) for name, value in options.items() if f"--{name}=" not in own)
+
+
+#: How the programs of this worker are compiled.
+COMPILING = Compiling()
 
 
 def looped(equation: Any) -> bool:

@@ -212,8 +212,8 @@ class MakeDevices(Request[None]):
     devices: int
     #: Bytes beyond what jax itself maps; 0 for no limit.
     memory: int
-    #: How XLA compiles; see `compiling`.
-    ways: tuple[str, ...]
+    #: Whether programs are compiled as they are to run for long; else quickly, see `compiling`.
+    optimized: bool
     member: Member | None
 
 
@@ -689,8 +689,6 @@ class Traced:
     kept: tuple[tuple[str, str], ...] = ()
     #: Leaves of the result that are no arrays: path and type.
     opaque: tuple[tuple[str, str], ...] = ()
-    #: How to compile it; see `compiling`.
-    compiled_as: tuple[str, ...] = ()
     #: Calls of Python for their effect; file and line are empty where they are not known.
     callbacks: tuple[Site, ...] = ()
     #: Whether it runs anything on several devices by itself.

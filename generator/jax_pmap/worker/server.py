@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import opened, protocol, stubs
@@ -75,22 +75,6 @@ def lift_memory_limit() -> None:
         return
 
 
-def compiling_flags(jaxlib_version: str, ways: Collection[str] = ()) -> str:
-    """Flags of XLA for programs that are compiled often and run a few times, in the `ways` of `compiling`.
-
-    Generating code the older way takes half the time. XLA ends the process at a flag it does not know: the
-    one for that is known from jaxlib 0.6 to 0.10.
-    """
-    if "plain" in ways:  # For another machine, as it would be there.
-        return ""
-    flags = [f"--xla_backend_optimization_level={int('optimized' in ways)}"]
-    if "unfused" in ways:
-        flags.append("--xla_disable_hlo_passes=fusion")
-    elif (0, 6) <= tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 11):
-        flags.append("--xla_cpu_use_fusion_emitters=false")
-    return " ".join(flags)
-
-
 def hello(request: protocol.Hello) -> protocol.Versions:
     """Import jax and NumPy."""
     # In this order: an environment without jax is told so, although it may lack NumPy too.
@@ -115,8 +99,10 @@ def make_devices(request: protocol.MakeDevices) -> None:
     import jax
     import jaxlib.version
 
-    flags = compiling_flags(jaxlib.version.__version__, request.ways)
-    os.environ["XLA_FLAGS"] = " ".join([flags, os.environ.get("XLA_FLAGS", "")])
+    from .compiling import COMPILING
+
+    if not request.optimized:
+        COMPILING.begin(jaxlib.version.__version__)
     member = request.member
     if member is not None:
         jax.distributed.initialize(member.address, member.processes, member.index)

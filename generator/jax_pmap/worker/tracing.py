@@ -11,7 +11,7 @@ import numpy as np
 
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
-from .compiling import compiled_as
+from .compiling import COMPILING
 from .exceptions import describe_exception, summary, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
@@ -51,6 +51,7 @@ def trace(request: protocol.Trace) -> Traced:
             raise
         except BaseException as error:
             return Traced(describe_exception(error), needs_number(error))
+    COMPILING.suit(found.jaxpr)
     returned = found.returned
     changes = (
         protocol.Mutated(name, bool(arguments.graph_variables(target.data[0][name])), same_structure)
@@ -63,7 +64,6 @@ def trace(request: protocol.Trace) -> Traced:
         shared=tuple(sharing.PLACES),
         kept=returned.kept,
         opaque=returned.opaque,
-        compiled_as=tuple(compiled_as(found.jaxpr)),
         callbacks=effects.callbacks(found.jaxpr),
         mapped=is_mapped(found.jaxpr),
         mutated=tuple(changes),
@@ -240,6 +240,7 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     jaxpr = program.jaxpr
     eps = prove.coarsest_eps(jaxpr)
     if not wide:
+        COMPILING.suit(jaxpr)  # It is run next, and in a worker of its own nothing else was traced.
         kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
         floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
         eps = max([eps, *floats])

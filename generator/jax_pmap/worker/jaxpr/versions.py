@@ -275,3 +275,20 @@ def static_slices() -> Iterator[None]:
         yield
     finally:
         kind.to_static_slice = really
+
+
+def override_options(options: Mapping[str, Any]) -> None:
+    """Have XLA compile with debug options, as ``XLA_FLAGS`` has them, from here on.
+
+    They are read at each compilation. XLA fails at one that it does not know.
+    """
+    from jax._src import compiler
+
+    really = compiler.get_compile_options
+
+    def get_compile_options(*args: Any, **kwargs: Any) -> Any:
+        made = really(*args, **kwargs)
+        made.env_option_overrides = [*made.env_option_overrides, *options.items()]
+        return made
+
+    compiler.get_compile_options = get_compile_options
