@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -205,6 +206,8 @@ class Body:
         #: Bodies of other functions with numbers beside these, and numbers of what is no place.
         self._callees: dict[Hashable, Body] = {}
         self._recorded: dict[Hashable, int] = {}
+        #: What was made of it, by how.
+        self._sources: dict[Hashable, str] = {}
         self.local_names = frozenset(local_names(function))
         self.scope = self._open(function, function.name.value)
         self.parameters = self.scope.parameters
@@ -219,6 +222,19 @@ class Body:
         if key not in self._callees:
             self._callees[key] = Body(text, self.numbers)
         return self._callees[key]
+
+    @functools.cached_property
+    def points(self) -> frozenset[int]:
+        """The numbers of all its places that can be tapped."""
+        named = {point for statement in self.statements.values() for _, point in statement.names}
+        returned = {s.value for s in self.statements.values() if s.value is not None}
+        return frozenset(named | returned | {each.point for each in (*self.expressions, *self.free)})
+
+    def once(self, what: Hashable, make: Callable[[], str]) -> str:
+        """The source that is made of it in one way."""
+        if what not in self._sources:
+            self._sources[what] = make()
+        return self._sources[what]
 
     def recorded(self, what: Hashable) -> int:
         """The number that something is recorded by which is no place of its own: the same one each time."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -84,6 +84,28 @@ def weave(
     if missing:
         raise LookupError(f"no place at {missing[0].span} for {missing[0].op} of {missing[0].value}")
     return function
+
+
+def woven_source(
+    body: Body,
+    syncs: Sequence[Sync] = (),
+    taps: Collection[int] = (),
+    name: str = "",
+    **how: Any,
+) -> str:
+    """The source of what `weave` makes of a body, of another `name` where there is one.
+
+    It is made once for what the body is given: a round of a search changes few of the bodies that it traces.
+    """
+    own = tuple(inside_of(body, syncs))
+    tapped = body.points.intersection(taps)
+    given = tuple((k, tuple(v.items()) if isinstance(v, Mapping) else v) for k, v in how.items())
+
+    def made() -> str:
+        function = weave(body, own, taps=tapped, **how)
+        return body.definition(function.with_changes(name=name_node(name)) if name else function)
+
+    return body.once((own, tapped, name, given), made)
 
 
 def written(plan: Plan, backend: Backend) -> tuple[Sync, ...]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jax_pmap.emit.callees import CallGraph, UserFunction, renamed
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
-from jax_pmap.emit.weave import RECORDER, method_name, name_node
+from jax_pmap.emit.weave import RECORDER, method_name
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
@@ -15,9 +14,6 @@ from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionRun, GradientCall
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import COPIES, Around
-
-if TYPE_CHECKING:
-    from libcst import FunctionDef
 
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME, OWN_SIZE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__", "__jax_pmap_own_size__"
@@ -130,7 +126,7 @@ class Bodies:
 
     def around(
         self,
-        define: Callable[[Body], FunctionDef],
+        define: Callable[[Body], str],
         callee_bodies: Sequence[Body] = (),
         noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
     ) -> Around:
@@ -151,9 +147,9 @@ class Bodies:
         for body in (*self.bodies[1:], *callee_bodies):
             source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
-            lines += [*decorated(self.home(body.scope.index).facts), body.definition(define(body))]
+            lines += [*decorated(self.home(body.scope.index).facts), define(body)]
             scope, home = body.scope.index, self.home(body.scope.index)
-            name = method_name(scope) if home.is_apart else home.facts.name
+            name = self.name_of(body) or home.facts.name
             lines += noted(body, name)
             if home.library:
                 lines.append(f"{COPIES}[{home.owner}.{home.facts.name}.__wrapped__] = {name}")
@@ -212,11 +208,10 @@ class Bodies:
                 out[called] = self.home(scope).facts.name
         return out
 
-    def named(self, body: Body, function: FunctionDef) -> FunctionDef:
-        """A version of a function under the name that the others call it by."""
-        if not self.home(body.scope.index).is_apart:
-            return function
-        return function.with_changes(name=name_node(method_name(body.scope.index)))
+    def name_of(self, body: Body) -> str:
+        """The name that others call a version of a function by; ``""`` where that is its own."""
+        apart = body is not self.body and self.home(body.scope.index).is_apart
+        return method_name(body.scope.index) if apart else ""
 
     def open(self, called: str, caller: Body) -> int | None:
         """Take a function of the user's that `caller` calls into the tables; its scope, or None."""

@@ -12,7 +12,7 @@ import libcst as cst
 
 from jax_pmap.emit.callees import UserFunction, spot
 from jax_pmap.emit.places import Body
-from jax_pmap.emit.weave import RECORDER, weave
+from jax_pmap.emit.weave import RECORDER, woven_source
 from jax_pmap.model import Callee, Say, Span
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, shown_file
@@ -151,16 +151,16 @@ class Callees:
                 asked[body.scope.index][in_one_line(called)] = number
                 table[number] = body.scope.index, called
 
-        def tapped(body: Body) -> cst.FunctionDef:
-            made = weave(body, renames=bodies.renames(body), asked=asked[body.scope.index])
-            return bodies.named(body, made)
+        def tapped(body: Body) -> str:
+            name, renames = bodies.name_of(body), bodies.renames(body)
+            return woven_source(body, name=name, renames=renames, asked=asked[body.scope.index])
 
         def noted(body: Body, name: str) -> list[str]:
             return [f"{RECORDER}.known({body.scope.index}, {name})"]
 
         self.say("finding out what is called")
         try:
-            code, around = bodies.body.definition(tapped(bodies.body)), bodies.around(tapped, noted=noted)
+            code, around = tapped(bodies.body), bodies.around(tapped, noted=noted)
             asked_for = protocol.FindCallees(
                 self.statics, self.overrides, protocol.Tapped(self.name, code, around)
             )

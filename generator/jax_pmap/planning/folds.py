@@ -12,11 +12,10 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jax_pmap.emit.ops import FOLD
 from jax_pmap.emit.places import Body, Expression
-from jax_pmap.emit.weave import AROUND, inside_of, weave
+from jax_pmap.emit.weave import AROUND, woven_source
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, OWN_SIZE_NAME
 from jax_pmap.planning.coupling import fails_on_share, shortened
@@ -24,9 +23,6 @@ from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.worker import protocol
-
-if TYPE_CHECKING:
-    from libcst import FunctionDef
 
 #: Rounds of folding and looking again: one finds the folds, two open functions, one confirms.
 ROUNDS = 5
@@ -99,13 +95,13 @@ def _survey(
     axis = repr(observer.axis_name)
     points = [e.point for e in expressions(observer).values() if not e.in_test]
 
-    def tapped(body: Body) -> FunctionDef:
-        own = inside_of(body, syncs)
-        made = weave(
+    def tapped(body: Body) -> str:
+        return woven_source(
             body,
-            own,
+            syncs,
+            points,
+            observer.name_of(body),
             axis=axis,
-            taps=points,
             jax=JAX,
             renames=observer.renames(body),
             own_share=OWN_SHARE_NAME,
@@ -113,10 +109,9 @@ def _survey(
             gather_joined=GATHER_NAME,
             own_draws=OWN_DRAWS_NAME,
         )
-        return observer.named(body, made)
 
     observer.say("following the random keys")
-    code, around = observer.body.definition(tapped(observer.body)), observer.around(tapped)
+    code, around = tapped(observer.body), observer.around(tapped)
     request = protocol.SurveyDraws(
         roles.request(),
         overrides,

@@ -7,11 +7,10 @@ gives every value its kind by its placement; what follows from that is decided i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
-from jax_pmap.emit.weave import inside_of, weave
+from jax_pmap.emit.weave import woven_source
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.bodies import (
     GATHER_NAME,
@@ -30,9 +29,6 @@ from jax_pmap.planning.syncs import Placer
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-
-if TYPE_CHECKING:
-    from libcst import FunctionDef
 
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
@@ -75,10 +71,12 @@ class Observer(Placer):
         callee_bodies = [body for scope, body in self.watch.bodies.items() if scope not in known]
         taps = self._taps()
 
-        def woven(body: Body) -> FunctionDef:
-            made = weave(
+        def woven(body: Body) -> str:
+            return woven_source(
                 body,
-                inside_of(body, syncs),
+                syncs,
+                taps,
+                self.name_of(body),
                 axis=repr(self.axis_name),
                 jax=JAX,
                 own_share=OWN_SHARE_NAME,
@@ -86,15 +84,12 @@ class Observer(Placer):
                 gather_joined=GATHER_NAME,
                 own_draws=OWN_DRAWS_NAME,
                 parts=("", SCATTERED_NAME),
-                taps=taps,
                 reach=body is self.body or self.watch.is_watched(body),
                 renames=self.renames(body, callee_bodies),
                 tests=self.watch.numbers_of(body),
             )
-            return self.named(body, made) if body is not self.body else made
 
-        code, around = self.body.definition(woven(self.body)), self.around(woven, callee_bodies)
-        return protocol.Tapped(self.facts.name, code, around)
+        return protocol.Tapped(self.facts.name, woven(self.body), self.around(woven, callee_bodies))
 
     def _run(
         self, roles: Roles, overrides: Mapping[str, str], count: int, state: State
