@@ -258,8 +258,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         from jax_pmap.inputs.whole import called_whole
         from jax_pmap.planning.search import find_plan
 
-        if kept is None:
-            saved = _saved_plan(request, target)
+        saved = _saved_plan(request, target)
         edited = request.instead and request.instead[1]
 
         def plan(target: Target) -> tuple[Target, Loaded, Observed]:
