@@ -996,6 +996,33 @@ def test_loops_over_what_another_has_stacked(
     assert same_meaning(jax.make_jaxpr(one)(X), jax.make_jaxpr(two)(X), ["rows"]) == same
 
 
+@pytest.mark.parametrize("carried", [False, True])
+def test_loops_that_make_what_they_go_over_once_more(carried: bool) -> None:
+    """Rows that a later loop makes as an earlier one has, beside rows that were made of these."""
+
+    def program(axis: Any, w: Any, x: Any) -> Any:
+        def first(carry: Any, row: Any) -> Any:
+            made = jnp.tanh(row * w[0])
+            return (made if carried else carry), made
+
+        def second(carry: Any, row: Any) -> Any:
+            return carry * 0.5, jnp.sin(row)
+
+        def third(carry: Any, rows: Any) -> Any:
+            return carry + rows[1] ** 2, jnp.tanh(rows[0] * w[0])
+
+        def again(carry: Any, _: Any) -> Any:
+            return lax.scan(second, carry, waves)
+
+        _, made = lax.scan(first, jnp.zeros_like(x[:, 0]), x.T)
+        _, waves = lax.scan(second, 1.0, made)
+        carry, _ = lax.scan(third, jnp.zeros_like(x[:, 0]), (x.T, waves))
+        _, rows = lax.scan(again, 1.0, None, length=2)
+        return mean(axis, jnp.mean(rows * carry))
+
+    assert derived(program, (W, X), (R, S), R).complete
+
+
 @pytest.mark.parametrize("case", UNEQUAL, ids=range(len(UNEQUAL)))
 def test_not_equal(case: Any) -> None:
     program, given, inward, outward = case

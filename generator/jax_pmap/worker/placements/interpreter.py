@@ -297,6 +297,8 @@ class Interpreter:
         #: The loops that stacked what others go over, and what slices of that are in those, by their depth.
         self._stacks: dict[Term, Stacked] = {}
         self._again: dict[tuple[int, Term], Term] = {}
+        #: The loops that are run again now, whose rounds may go over each other's rows.
+        self._running_again: list[Stacked] = []
         #: Keys of which the devices' own are made by small numbers, as other keys are.
         self._alongside: set[Term] = set()
         #: Numbers that were met in the traces.
@@ -1102,7 +1104,8 @@ class Interpreter:
         gradients through two loops that carry the same are one, whatever else each has kept for its own.
         """
         stacked = self._stacks.get(given.over)
-        if stacked is not None and (self._depth, given.over) not in self._again:
+        known = stacked is None or (self._depth, given.over) in self._again
+        if stacked is not None and not known and not any(stacked is each for each in self._running_again):
             self._run_again(stacked)
         term = self._again.get((self._depth, given.over))
         if term is None:
@@ -1116,6 +1119,7 @@ class Interpreter:
         """Find what the slices of all that a loop has stacked are in the rounds of another one."""
         noted = self.listed, self.operations, set(self.not_whole)
         self.listed = None
+        self._running_again.append(stacked)
         try:
             inside = [
                 self._slice(replace(each, places=moved(each.places, stacked.depth, self._depth)))
@@ -1125,6 +1129,7 @@ class Interpreter:
             ]
             out = self.run(stacked.jaxprs, inside)[-len(stacked.results) :]
         finally:
+            self._running_again.pop()
             self.listed, self.operations, self.not_whole = noted
         for result, value in zip(stacked.results, out, strict=True):
             if not any(isinstance(place, Unknown) for place in value.places):
@@ -1252,10 +1257,11 @@ class Interpreter:
             results = tuple(value.term for value in made[carried:])
             stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
             after = inner[:carried]
-            # What is carried to the next round as well is as good as that.
-            self._stacks.update(
-                (r, stacked) for r, i in zip(results, inner[carried:], strict=True) if i not in after
-            )
+            for result, row in zip(results, inner[carried:], strict=True):
+                # What is carried to the next round as well is as good as that. A later loop that makes the
+                # same rows may go over what was made of these.
+                if row not in after:
+                    self._stacks.setdefault(result, stacked)
         return made
 
     @staticmethod
