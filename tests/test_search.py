@@ -1273,6 +1273,44 @@ def test_rows_that_minibatches_name_are_divided_and_the_data_that_they_name_is_w
     assert [name for name, role in roles_of(done.stdout).items() if role == "batch"] == ["minibatches"]
 
 
+def test_the_steps_of_a_recurrent_network_are_tried_last(shared: Project) -> None:
+    """A loop over them goes on from each to the next: the first axis is not the batch, which saves trying."""
+    shared.write(
+        "recurrent.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def loss(w, rollout):
+            def cell(h, row):
+                obs, reset = row
+                h = jnp.tanh(jnp.where(reset[:, None], 0.0, h) @ w["h"] + obs @ w["x"])
+                return h, h
+
+            h = jnp.zeros((rollout["obs"].shape[1], 5))
+            _, out = jax.lax.scan(cell, h, (rollout["obs"], rollout["done"]))
+            return jnp.mean((out @ w["out"] - rollout["target"]) ** 2)
+
+
+        def step(w, rollout):
+            value, grads = jax.value_and_grad(loss)(w, rollout)
+            return jax.tree.map(lambda a, b: a - 0.1 * b, w, grads), value
+
+
+        def inputs():
+            rng = np.random.default_rng(0)
+            w = {"h": rng.normal(size=(5, 5)), "x": rng.normal(size=(7, 5)), "out": rng.normal(size=5)}
+            obs, done = rng.normal(size=(16, 24, 7)), rng.random((16, 24)) < 0.2
+            return w, {"obs": obs, "done": done, "target": rng.normal(size=(16, 24))}
+        """,
+    )
+    done = shared.run("plan", "recurrent.py::step", "--inputs", "recurrent.py::inputs", "-v")
+    assert "axis 1 is the batch of 24" in done.words, done.stderr
+    assert done.stderr.count("tracing on") <= 3, done.stderr
+
+
 def test_chains_that_a_gradient_is_taken_of_are_the_batch_beside_a_few_scales(shared: Project) -> None:
     shared.write(
         "chains.py",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jax_pmap.worker.couplings import steps
 from jax_pmap.worker.jaxpr.forward import Forward
 from jax_pmap.worker.jaxpr.versions import bind
 from jax_pmap.worker.jaxpr.walk import CONTROL, control, equations, walk
@@ -210,3 +211,28 @@ def test_what_follows_another_operation_is_no_longer_held_against_it():
         jax.make_jaxpr(each)(X) for each in (lambda x: jnp.tanh(jnp.sin(x)), lambda x: jnp.tanh(-x))
     )
     assert not list(walk(one, other))
+
+
+ROUNDS = {
+    "goes on": (lambda h, w, row: (jnp.tanh(h + row), row), {7}),
+    "adds up": (lambda h, w, row: (h + row, row), set()),
+    "begins again": (lambda h, w, row: (jnp.tanh(row), row), set()),
+    "hands on": (lambda h, w, row: (h, h * row), set()),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_loops_whose_rounds_need_the_one_before_are_those_over_steps(name):
+    round_, lengths = ROUNDS[name]
+
+    def loss(w, x):
+        def over_layers(h, layer):
+            return jnp.tanh(h * layer), None
+
+        h, _ = lax.scan(over_layers, x[:7] * 2, w)
+        last, rows = lax.scan(lambda h, row: round_(h, w, row), jnp.zeros(()), h)
+        return last + rows.sum()
+
+    traced = jax.make_jaxpr(jax.value_and_grad(loss))(jnp.ones(5), jnp.ones(9))
+    # Layers are gone through one after the other, too.
+    assert steps(traced) == [{5} | lengths, lengths]

@@ -37,6 +37,9 @@ MIXED, MIXES = 6, 24
 MULTIPLE = 24
 #: How much an argument looks like data that is likely some.
 LIKELY = 0.6
+#: How likely the steps of a loop that go on from each other are the batch, beside any other size: 0.45 is
+#: the second axis.
+STEPS = 0.3
 #: Ways to divide along one size that are looked at before those along another.
 AT_ONCE = 2
 
@@ -117,6 +120,8 @@ class RoleFinder:
         self._keys()
         self.leaves = self._leaves()
         self.trace_error: protocol.Raised | None = None
+        #: Numbers of steps that depend on each other, of (time, batch, …), by leaf.
+        self.steps: dict[tuple[str, int], set[int]] = {}
         #: Static arguments of whose type the function asks.
         self.typed: tuple[str, ...] = ()
         #: Whether an assignment traced with more rows alone.
@@ -263,8 +268,12 @@ class RoleFinder:
             return True
         split, most = self._divided(roles), self._most(roles)
         if any(leaf.data >= LIKELY for leaf in self.leaves):
-            data = [(axis, len(leaf.shape)) for leaf, axis in split if leaf.data > 0.2]
-            ahead = any(axis == 0 or (refused and axis == 1 and rank > 2) for axis, rank in data)
+            data = [(leaf, axis) for leaf, axis in split if leaf.data > 0.2]
+            ahead = any(
+                axis == 0
+                or (axis == 1 and len(leaf.shape) > 2 and (refused or leaf.shape[0] in self._steps(leaf)))
+                for leaf, axis in data
+            )
             if most < LIKELY or not ahead:
                 return True
         rows = {leaf.shape[axis] for leaf, axis in split}
@@ -617,11 +626,17 @@ class RoleFinder:
                     likely[size] = max(weight, likely.get(size, 0.0))
             for size, weight in likely.items():
                 score[size] = score.get(size, 0.0) + weight
+        steps = {size for leaf in leaves if leaf.data > 0.2 for size in self._steps(leaf)}
         for size in score:
             # A batch is large enough, and mostly one that devices share evenly.
             score[size] *= 0.5 if size < self.enough else 0.8 if size % self.enough else 1
+            score[size] *= STEPS if size in steps else 1
         first, *others = sorted(score, key=lambda size: (size != 1, -score[size])) or [0]
         return [first, *(size for size in others if size >= self.enough)][:4] if first else []
+
+    def _steps(self, leaf: _Leaf) -> set[int]:
+        """The numbers of steps that depend on each other along axes of a leaf."""
+        return self.steps.get(self._at(leaf), set())
 
     @staticmethod
     def _common(leaves: Sequence[_Leaf]) -> set[tuple[str, int]]:

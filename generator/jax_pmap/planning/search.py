@@ -154,6 +154,8 @@ def _prepared(
     called = as_called(session, target, finder, request, whole)
     if called.changed:
         whole = reference_runs(session, target, finder)
+    for name, index, steps in whole.steps:
+        finder.steps.setdefault((name, index), set()).add(steps)
     target, axis_notes = with_axis(target, whole.axes, request, session.directory)
     notes = [*called.notes, *axis_notes]
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))

@@ -1,10 +1,13 @@
-"""Reductions over the examples of a batch, found by tracing a function with it and with twice as much."""
+"""What couples the rows of an array: reductions over them, and loops that go from one to the next."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from .jaxpr.forward import Forward
+from .jaxpr.versions import opened, scan_parts
 from .jaxpr.walk import walk
 from .layers import OURS
+from .placements.interpreter import adds_up, is_replaced
 
 #: Equations that make one value of several along ``axes``.
 REDUCING = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"})
@@ -36,3 +39,54 @@ def frames(equation: Any) -> list[tuple[str, int, str]]:
     traceback = getattr(equation.source_info, "traceback", None)
     found = [(f.file_name, f.line_num, f.function_name) for f in getattr(traceback, "frames", ())]
     return [frame for frame in reversed(found) if not frame[0].startswith(OURS)]
+
+
+def steps(jaxpr: Any) -> list[set[int]]:
+    """For each input of a jaxpr the lengths of the loops over it in which a round needs the one before.
+
+    What a gradient goes over backwards is left out: it has what the loop itself has kept.
+    """
+    found: list[set[int]] = [set() for _ in opened(jaxpr)[0].invars]
+    _Steps(found).run(jaxpr, [1 << index for index in range(len(found))])
+    return found
+
+
+class _Steps(Forward[int]):
+    """The inputs that go into a value, as bits."""
+
+    def __init__(self, found: list[set[int]]) -> None:
+        super().__init__()
+        self.found = found
+
+    def constant(self, value: Any) -> int:
+        return 0
+
+    def operation(self, equation: Any, facts: list[int]) -> list[int]:
+        return [self._all(facts)] * len(equation.outvars)
+
+    def join(self, one: int, other: int) -> int:
+        return one | other
+
+    def scan(self, equation: Any, facts: list[int]) -> list[int]:
+        params = equation.params
+        body = opened(params["jaxpr"])[0]
+        _, first, slices = scan_parts(params, range(len(facts)))
+        needed = (
+            not adds_up(body, given, index)
+            and not is_replaced(body, given)
+            and body.invars[given] is not body.outvars[index]
+            for index, given in enumerate(first)
+        )
+        if any(needed) and not is_transposed(equation):
+            over = self._all([facts[index] for index in slices])
+            for index, lengths in enumerate(self.found):
+                if over >> index & 1:
+                    lengths.add(params["length"])
+        return super().scan(equation, facts)
+
+    @staticmethod
+    def _all(facts: list[int]) -> int:
+        out = 0
+        for fact in facts:
+            out |= fact
+        return out

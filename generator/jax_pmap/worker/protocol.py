@@ -696,6 +696,8 @@ class Traced:
     mutated: tuple[Mutated, ...] = ()
     #: Calls of layers that take statistics of the batch they see, over no axis that the function needs.
     layers: tuple[Layer, ...] = ()
+    #: Leaves over which loops go from one step to the next: argument, index, number of steps.
+    steps: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from .exceptions import describe_exception, summary, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
-from .leaves import is_float, to_float64
+from .leaves import is_float, shape_of, to_float64
 from .own_axis import bind_own_axis
 from .protocol import Problem, Traced
 from .target import current, leaf_axes
@@ -68,6 +68,11 @@ def trace(request: protocol.Trace) -> Traced:
         mapped=is_mapped(found.jaxpr),
         mutated=tuple(changes),
         layers=tuple(layers.apart_from(found.layers, target.one_device.axes)),
+        steps=tuple(
+            (*found.packed.owners[at], length)
+            for at, lengths in zip(found.at, couplings.steps(found.jaxpr), strict=True)
+            for length in sorted(lengths & {*shape_of(found.packed.leaves[at])})
+        ),
     )
 
 

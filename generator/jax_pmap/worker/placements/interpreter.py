@@ -1257,11 +1257,11 @@ class Interpreter:
             results = tuple(value.term for value in made[carried:])
             stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
             after = inner[:carried]
-            for result, row in zip(results, inner[carried:], strict=True):
+            for term, own in zip(results, inner[carried:], strict=True):
                 # What is carried to the next round as well is as good as that. A later loop that makes the
                 # same rows may go over what was made of these.
-                if row not in after:
-                    self._stacks.setdefault(result, stacked)
+                if own not in after:
+                    self._stacks.setdefault(term, stacked)
         return made
 
     @staticmethod
