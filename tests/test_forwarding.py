@@ -307,6 +307,42 @@ def test_a_name_that_a_script_gives_to_another_function_is_refused(shared: Proje
         shared.refused("JP042", *words, says=says, exit_code=1)
 
 
+def test_what_is_compiled_and_called_as_it_is_keeps_what_it_read_first(shared: Project) -> None:
+    """A variable that other code sets (a mesh, as a context) is read when the function is traced."""
+    text = """
+        import functools
+
+        import jax
+        import jax.numpy as jnp
+
+        MESHES = []
+
+
+        def use(mesh):
+            MESHES.append(mesh)
+
+
+        def checked(f):
+            return functools.partial(f) if __debug__ else f
+
+
+        @jax.jit
+        @checked
+        def step(w, x):
+            return jnp.tanh(x @ w) * (2 if MESHES else 1)
+
+
+        def inputs():
+            return jnp.ones((4, 2)), jnp.arange(96.0).reshape(24, 4)
+        """
+    shared.write("compiled_whole.py", text)
+    shared.write("called_whole.py", text.replace("@jax.jit", ""))
+    made = shared.run("gen", "compiled_whole.py::step", "--inputs", "compiled_whole.py::inputs")
+    assert made.exit_code == 0 and "which is called as it is" in made.words, made.stderr
+    words = ("called_whole.py::step", "--inputs", "called_whole.py::inputs")
+    shared.refused("JP062", "gen", *words, says=("put `@jax.jit` on it",), exit_code=1)
+
+
 TYPED = """
 import jax
 import jax.numpy as jnp
