@@ -1590,3 +1590,32 @@ def test_arguments_of_time_are_told_how_to_name_the_axis_of_the_batch(project: P
     options = "--shard states:1 --shard actions:1"
     assert options in project.run(*words).words
     assert project.run(*words, *options.split()).exit_code == 0
+
+
+def test_batches_with_an_array_of_no_columns_are_split_and_changed(shared: Project) -> None:
+    """NumPy tells no size from the others of an array without elements, and has no least one of them."""
+    shared.write(
+        "columns.py",
+        """\
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def step(w, batch):
+            given = jnp.concatenate([batch["x"], batch["extra"], batch["codes"]], axis=1)
+            loss = lambda w: jnp.mean((given @ w - batch["y"]) ** 2) + jnp.sum(batch["extra"])
+            value, grads = jax.value_and_grad(loss)(w)
+            return w - 0.1 * grads, value
+
+
+        def inputs():
+            x = np.random.default_rng(0).normal(size=(24, 3)).astype("f")
+            without = {"codes": np.zeros((24, 0), "i"), "extra": np.zeros((24, 0), "f")}
+            return np.ones(3, "f"), {**without, "x": x, "y": x.sum(axis=1)}
+        """,
+    )
+    result = shared.run("gen", "columns.py::step", "--inputs", "columns.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    # Where everything is derived, the inputs are not changed.
+    assert "not derived for all inputs" in result.words

@@ -569,7 +569,11 @@ class Context:
         groups = self.plan.minibatches if self.plan.minibatches > 1 else 0
         lies = self._sharding("1" if groups else axis)
         devices = self._batch_devices()
-        shape = _split_shape(axis, devices) if self.pmap else f"-1, *leaf.shape[{_next(axis)}:]"
+        parts = [*([str(groups)] if groups else []), *([devices] if self.pmap else [])]
+        # NumPy tells no size from the others where an array has no elements.
+        empty = any(0 in leaf.shape for a in self.split for leaf in a.leaves)
+        rows = " // ".join([f"leaf.shape[{axis}]", *parts]) if empty else "-1"
+        shape = f"{', '.join([*_before(axis), *parts, rows])}, *leaf.shape[{_next(axis)}:]"
         value = parameters[0] if one else tuple_source(parameters)
         put = n.assemble if self._across else f"{n.jax}.device_put"
         proved = self._proved()
@@ -589,7 +593,7 @@ class Context:
             "again": self._again(groups, lies) if proved and self.unit.remainder is None else "",
             "axis": axis,
             "count": devices,
-            "shape": f"{groups}, {shape}" if groups else shape if self.pmap else "",
+            "shape": shape if parts else "",
             "sharding": lies,
             "put": f"{put}(leaf, {lies})",
             "pmap": self.pmap,
@@ -1017,7 +1021,7 @@ class Context:
             "takes_axis": axis == "axis" and not general,
             "returned": returned,
             "merged": merged,
-            "new_shape": after if axis == "0" else f"{_before(axis)}, {after}",
+            "new_shape": ", ".join([*_before(axis), after]),
             "docstring": docstring,
         }
 
@@ -1079,15 +1083,10 @@ def _kind(dtype: str, *, bits: bool = False) -> str:
     return next((each for each in kinds if dtype.startswith(each)), "float").removeprefix("u")
 
 
-def _split_shape(axis: str, devices: str) -> str:
-    """The new shape of `leaf` with (devices, per_device) in place of `axis`."""
-    before = "" if axis == "0" else f"{_before(axis)}, "
-    return f"{before}{devices}, -1, *leaf.shape[{_next(axis)}:]"
-
-
 def _next(axis: str, by: int = 1) -> str:
     return str(int(axis) + by) if axis.isdigit() else f"{axis} + {by}"
 
 
-def _before(axis: str) -> str:
-    return "leaf.shape[0]" if axis == "1" else f"*leaf.shape[:{axis}]"
+def _before(axis: str) -> list[str]:
+    """Sources of the sizes of `leaf` before `axis`."""
+    return {"0": [], "1": ["leaf.shape[0]"]}.get(axis, [f"*leaf.shape[:{axis}]"])

@@ -52,7 +52,8 @@ def perturb(
         leaf = take(leaf, axis, order)
         if not wild or not is_float(leaf):
             return leaf
-        low = 0.1 if leaf.dtype.kind == "c" or np.min(np.asarray(leaf, np.float64)) >= 0 else -2.0
+        real = leaf.dtype.kind != "c"
+        low = -2.0 if real and not np.min(np.asarray(leaf, np.float64), initial=0.0) >= 0 else 0.1
         factors = np.linspace(low, 3.0, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
         return (leaf * factors).astype(leaf.dtype)
 
@@ -70,7 +71,7 @@ def uneven_order(values: Values, axes: LeafAxes, size: int, random: np.random.Ge
         leaves = jax.tree.leaves(values[name])
         for index, axis in by_leaf.items():
             leaf = leaves[index]
-            if category(leaf) == "array" and leaf.dtype.kind in "iub":
+            if category(leaf) == "array" and leaf.dtype.kind in "iub" and leaf.size:
                 first = np.moveaxis(np.asarray(leaf), axis, 0).reshape(size, -1)[:, 0]
                 return order[np.argsort(first[order], kind="stable")]
     return order
