@@ -280,7 +280,8 @@ def static_slices() -> Iterator[None]:
 def override_options(options: Mapping[str, Any]) -> None:
     """Have XLA compile with debug options, as ``XLA_FLAGS`` has them, from here on.
 
-    They are read at each compilation. XLA fails at one that it does not know.
+    They are read at each compilation. The ``compiler_options`` that a function has itself go before them, and
+    XLA fails at an option that it does not know.
     """
     from jax._src import compiler
 
@@ -288,7 +289,7 @@ def override_options(options: Mapping[str, Any]) -> None:
 
     def get_compile_options(*args: Any, **kwargs: Any) -> Any:
         made = really(*args, **kwargs)
-        made.env_option_overrides = [*made.env_option_overrides, *options.items()]
+        made.env_option_overrides = [*options.items(), *made.env_option_overrides]
         return made
 
     compiler.get_compile_options = get_compile_options
