@@ -23,7 +23,7 @@ import pytest
 from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.syntax import without_annotations
-from jax_pmap.emit.weave import RECORDER, inside_of, name_node, rebuild, weave
+from jax_pmap.emit.weave import RECORDER, inside_of, name_node, rebuild, weave, woven_source
 from jax_pmap.model import Guard, Source, Span, Sync
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.text import FunctionText
@@ -802,3 +802,28 @@ def test_what_is_written_for_a_reduction_stays_one_operand() -> None:
     body = Body(FunctionText(text, 1, 0, "user.py", called={"jnp.ptp": "jax.numpy.ptp"}))
     largest, smallest = (f"jax.lax.p{op}(jnp.{op}(x), axis_name=AXIS)" for op in ("max", "min"))
     assert f"return -({largest} - {smallest}) ** 2" in woven(body, around(body, "jnp.ptp(x)", "ptp"))
+
+
+def test_a_body_knows_all_of_its_places() -> None:
+    body = body_of("""
+        def step(model, batch, rate=0.1):
+            scale = rate if rate > 0 else 1.0
+
+            def loss(w, *, x):
+                y = [each * 2 for each in x]
+                return sum(y) + w
+
+            model.count.value += len(batch)
+            for key, rows in batch.items():
+                model[key] = scale * loss(model.w, x=rows)
+                model.update(rows)
+            if (n := len(batch)) > 3:
+                assert n, "rows"
+                del n
+            return {"loss": scale, **batch}, lambda x: x + scale
+    """)
+    every = range(next(body.numbers))
+    assert woven_source(body, taps=every) == woven(body, taps=every)
+    assert woven_source(body, taps=every).count(RECORDER) > 20
+    # What other bodies are tapped at changes nothing of it.
+    assert woven_source(body, taps=range(500, 600)) == woven(body)

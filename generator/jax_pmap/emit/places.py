@@ -226,7 +226,7 @@ class Body:
     @functools.cached_property
     def points(self) -> frozenset[int]:
         """The numbers of all its places that can be tapped."""
-        named = {point for statement in self.statements.values() for _, point in statement.names}
+        named = {point for s in self.statements.values() for _, point in (*s.names, *s.touches)}
         returned = {s.value for s in self.statements.values() if s.value is not None}
         return frozenset(named | returned | {each.point for each in (*self.expressions, *self.free)})
 
