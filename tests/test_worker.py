@@ -114,9 +114,9 @@ def test_the_flags_of_the_user_stay():
 
 def test_the_worker_has_the_devices_asked_for(worker):
     with pytest.raises(RefusalError) as caught:
-        worker.ask(protocol.MakeDevices(4, 0, (), None), "starting")
+        worker.ask(protocol.MakeDevices(4, 0, False, None), "starting")
     assert "asked for 4 simulated CPU devices" in caught.value.refusal.reason
-    worker.ask(protocol.MakeDevices(3, 0, (), None), "starting")
+    worker.ask(protocol.MakeDevices(3, 0, False, None), "starting")
     assert worker.versions.python == sys.version.split()[0]
 
 
