@@ -537,17 +537,9 @@ def telling_rows(
     roles: protocol.Roles, overrides: Mapping[str, str], multiple: int = 1
 ) -> "tuple[int, ...] | None":
     """Sizes of the batch for which the target is another program than for the given one; see `telling`."""
-    told = _told(roles, overrides, multiple)
-    return None if told is None else told.rows
-
-
-def _told(roles: protocol.Roles, overrides: Mapping[str, str], multiple: int) -> "telling.Told | None":
     target = current()
 
-    def found() -> "telling.Told | None":
-        known = _told(roles, overrides, 1) if multiple > 1 and telling.UNIT % multiple == 0 else None
-        if known is not None and all(rows % multiple for rows in (*known.others, *known.apart)):
-            return telling.Told()  # Of all sizes on the ladder, which are such multiples, none told anything.
+    def found() -> "tuple[int, ...] | None":
         packed = Packed(target.values(overrides), roles.statics)
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], leaf_axes(roles)))), 0) * multiple
         one = one_for_all(roles, overrides)

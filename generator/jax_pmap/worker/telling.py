@@ -7,7 +7,6 @@ which the rows are a symbol.
 
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -43,24 +42,6 @@ MOST_DEVICES, MANY_DEVICES = 1024, 64
 TABLES = (tuple, list, set, frozenset, dict, range)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Numbers of rows that tell of a function what the given ones do not.
-
-    Attributes:
-        others: those for which it is another program.
-        apart: those for which it is not, and sizes or numbers in it that are equal for the given ones differ.
-    """
-
-    others: tuple[int, ...] = ()
-    apart: tuple[int, ...] = ()
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Those that are to be looked at."""
-        return self.others or self.apart[:1]
-
-
 def telling(
     function: Callable[[Values], Any],
     one: Traced | None,
@@ -69,7 +50,7 @@ def telling(
     axes: LeafAxes,
     size: int,
     multiple: int = 1,
-) -> Told | None:
+) -> "tuple[int, ...] | None":
     """Numbers of rows for which `function` is not the program that it is for `size` of them.
 
     None where it is one program for all of them, and no two sizes in it, or numbers, are equal for `size`
@@ -106,15 +87,15 @@ def telling(
         if not size or equal_in(size) == generic:
             return None
         sizes = [step * UNIT * multiple for step in LADDER[1:]]
-        return Told(apart=(next((rows for rows in sizes if equal_in(rows) == generic), sizes[0]),))
+        return (next((rows for rows in sizes if equal_in(rows) == generic), sizes[0]),)
     if not size:
-        return Told()
+        return ()
     reference, twice = traced(size), traced(2 * size)
     if reference is None:
-        return Told()
+        return ()
     length, few = operations(reference.jaxpr), program_of(reference.jaxpr, size)
     if twice is not None and operations(twice.jaxpr) >= length + size:
-        return Told()
+        return ()
     # What holds for twice as many alone shows beside three times as many.
     thrice = traced(3 * size)
     lines = [(n, program_of(each.jaxpr, n)) for n, each in ((2 * size, twice), (3 * size, thrice)) if each]
@@ -132,7 +113,7 @@ def telling(
             hidden.append(rows)
         if operations(program.jaxpr) > 2 * length + UNIT:
             break  # It is unrolled, and would be a longer program each time.
-    return Told(tuple(found), tuple(hidden))
+    return tuple(found or hidden[:1])
 
 
 def tried(operations: int, named: Sequence[int], multiple: int = 1) -> tuple[int, ...]:
