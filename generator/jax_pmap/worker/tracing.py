@@ -51,7 +51,6 @@ def trace(request: protocol.Trace) -> Traced:
             raise
         except BaseException as error:
             return Traced(describe_exception(error), needs_number(error))
-    COMPILING.suit(found.jaxpr)
     returned = found.returned
     changes = (
         protocol.Mutated(name, bool(arguments.graph_variables(target.data[0][name])), same_structure)
@@ -245,7 +244,7 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     jaxpr = program.jaxpr
     eps = prove.coarsest_eps(jaxpr)
     if not wide:
-        COMPILING.suit(jaxpr)  # It is run next, and in a worker of its own nothing else was traced.
+        COMPILING.suit(jaxpr)  # Its runs come next.
         kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
         floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
         eps = max([eps, *floats])
