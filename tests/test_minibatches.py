@@ -243,6 +243,69 @@ for one, other in zip(steps_pmap.shuffled(*given), steps.shuffled(*given), stric
     assert ran.returncode == 0, ran.stderr
 
 
+RECURRENT = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def values(w, hidden, obs):
+    def cell(h, x):
+        h = jnp.tanh(h @ w["h"] + x @ w["x"])
+        return h, h @ w["out"]
+
+    return jax.lax.scan(cell, hidden, obs)[1]
+
+
+def loss_fn(w, hidden, obs, returns):
+    return jnp.mean((values(w, hidden[0], obs) - returns) ** 2)
+
+
+def improve(w, hidden, rollout, key):
+    def minibatch(w, part):
+        loss, grads = jax.value_and_grad(loss_fn)(w, *part)
+        return jax.tree.map(lambda w, grad: w - 0.1 * grad, w, grads), loss
+
+    def epoch(carry, _):
+        w, key = carry
+        key, now = jax.random.split(key)
+        order = jax.random.permutation(now, rollout[1].shape[1])
+        shuffled = jax.tree.map(lambda x: jnp.take(x, order, axis=1), (hidden[None], *rollout))
+        parts = jax.tree.map(
+            lambda x: jnp.swapaxes(x.reshape(x.shape[0], 4, -1, *x.shape[2:]), 0, 1), shuffled
+        )
+        w, losses = jax.lax.scan(minibatch, w, parts)
+        return (w, key), losses
+
+    (w, _), losses = jax.lax.scan(epoch, (w, key), None, 2)
+    return w, losses.mean()
+
+
+def rollouts(size):
+    draw = lambda *shape: np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
+    w = {"h": draw(7, 7), "x": draw(5, 7), "out": draw(7)}
+    return w, draw(size, 7), (draw(6, size, 5), draw(6, size)), jax.random.key(0)
+
+
+def of_96(): return rollouts(96)
+def of_24(): return rollouts(24)
+"""
+
+
+@pytest.mark.parametrize(("given", "rows"), [("of_96", 24), ("of_24", 6)])
+def test_environments_that_are_shuffled_are_divided_where_minibatches_are_made(
+    project: Project, given: str, rows: int
+) -> None:
+    """As in PPO with a recurrent policy: time first, and an order of the environments is drawn."""
+    project.write("steps.py", RECURRENT)
+    document = made(project, "improve", given, "--no-run")
+    plan = document["plan"]
+    assert plan["made"] == rows
+    assert [sync["op"] for sync in plan["syncs"]] == ["own_share", "pmean", "pmean"]
+    assert plan["syncs"][0]["value"].startswith("x.reshape(x.shape[0], 4, -1")
+    assert document["evidence"]["derivation"]["complete"]
+
+
 def test_what_comes_back_row_by_row_alone_is_gathered(steps: Project) -> None:
     """A device has rows of each minibatch, which no caller could put together."""
     document = made(steps, "rows_back", "inputs", "--no-run")

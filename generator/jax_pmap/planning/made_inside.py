@@ -28,6 +28,8 @@ from jax_pmap.worker.protocol import Row
 
 #: Rows from which on something made inside may be a batch, where nobody says that it is.
 ROWS = 8
+#: And those of a minibatch of one among the arguments.
+ROWS_OF_PART = 4
 #: Device counts that the proof may take.
 COUNTS = (8, 4, 2, 3, 6, 5, 7)
 #: Sizes that are tried.
@@ -36,6 +38,8 @@ TRIED = 4
 LEAST_SHARE = 0.05
 #: How many times as many numbers as a batch has are more than its rows in another order.
 MANY_TIMES = 8
+#: The part of one device's work that sending rows to each other counts for.
+SENDING = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class Group:
     #: Numbers of rows of which each has so many, as sequences have positions, where those began before.
     within: frozenset[int]
 
+    def is_part_of(self, batch: Sequence[tuple[Sequence[int], int]]) -> bool:
+        """Whether it has the rows of a minibatch of a batch: shapes of leaves, each with its axis."""
+        return any(self.rows < shape[axis] and shape[axis] % self.rows == 0 for shape, axis in batch)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -64,6 +72,12 @@ class Found:
     def share(self) -> float:
         """The part of one device's work that each does."""
         return math.inf if isinstance(self.outcome, Refusal) else self.outcome.observation.work
+
+    @property
+    def cost(self) -> float:
+        """That part, and what sending rows to each other counts for."""
+        gathers = isinstance(self.outcome, Confirmed) and is_gathered(self.outcome.observation)
+        return self.share + (SENDING if gathers else 0.0)
 
 
 def begins_inside(body: Body, observation: Observation) -> bool:
@@ -123,31 +137,39 @@ class Inside:
         """The division that leaves each device the least work; None where nothing begins inside.
 
         What has as many rows as the batch of the `roles` is divided with that, if it can be. The rows
-        of a `batch` among the arguments, put in another order, are none that are made here; nor are all of
-        them one after the other, where a plan in which they are `gathered` is right. What was taken for a
-        batch is none where the function makes so many more numbers: the mean of plans that it draws, say.
+        of a `batch` among the arguments, put in another order, are none that are made here, but minibatches
+        of them are; nor are all of them one after the other, where a plan in which they are `gathered` is
+        right. What was taken for a batch is none where the function makes so many more numbers: the mean of
+        plans that it draws, say.
         """
         leaves = _batches(self.case, batch)
         most = max((math.prod(shape) for shape, _ in leaves), default=math.inf)
         all_rows = max((shape[axis] for shape, axis in leaves if gathered), default=math.inf)
-        groups = [
-            each
-            for each in self.made.groups()
-            if (each.made < most or (not gathered and each.made >= MANY_TIMES * most))
-            and each.total < all_rows
-        ]
+
+        def is_made_here(group: Group) -> bool:
+            part = group.is_part_of(leaves)
+            other = part or group.made >= MANY_TIMES * most
+            fits = group.rows >= (ROWS_OF_PART if part else ROWS) and group.total < all_rows
+            return fits and (group.made < most or (other and not gathered))
+
+        groups = [*filter(is_made_here, self.made.groups(ROWS_OF_PART))]
         tried: list[Found] = []
         sizes = {shape[axis] for shape, axis in _batches(self.case, roles)}
         equal = [group for group in groups if group.rows in sizes]
         if roles is not None and equal:
             tried.append(self._tried(roles, equal))
-        rows = {group.rows for group in groups}
-        groups = sorted(groups, key=lambda group: (bool(group.within & rows), -group.numbers))[:TRIED]
+        rows, all_of_batch = {group.rows for group in groups}, {shape[axis] for shape, axis in leaves}
+
+        def order(group: Group) -> tuple[bool, bool, int]:
+            # As many as the batch has may be the order of its rows, and minibatches are taken in that.
+            return bool(group.within & rows), group.rows in all_of_batch, -group.numbers
+
+        groups = sorted(groups, key=order)[:TRIED]
         for i, group in enumerate(groups):
             if any(found.share <= HALF for found in tried):
                 break
             tried.append(self._alone_or_with(group, groups[i + 1 :]))
-        return min(tried, key=lambda found: found.share, default=None)
+        return min(tried, key=lambda found: found.cost, default=None)
 
     def _alone_or_with(self, first: Group, others: Sequence[Group]) -> Found:
         """The division of one group, and with it of others where that leaves less work to each device.
@@ -164,7 +186,7 @@ class Inside:
             evenly = len(shared_evenly(math.gcd(best.roles.rows, other.rows))) > 1
             if apart and evenly and other.numbers >= LEAST_SHARE * first.numbers:
                 found = self._tried(self.whole, [*chosen, other])
-                if isinstance(found.outcome, Confirmed) and found.share < best.share:
+                if found.cost < best.cost:
                     chosen, best = [*chosen, other], found
         return best
 
@@ -177,7 +199,7 @@ class Inside:
         if _couples(found.outcome):
             # Of two that are paired, one is gathered, and the rows of the other are shared out.
             other = Found(roles, observe_variants(self.case, roles, Onward.OWN_SHARES))
-            found = min(found, other, key=lambda each: each.share)
+            found = min(found, other, key=lambda each: each.cost)
         outcome = found.outcome
         if isinstance(outcome, Confirmed):
             refusal = _useless(self.case, outcome, syncs)
@@ -244,7 +266,7 @@ class _Made:
                 scope = body.scopes[statement.scope].name if statement.scope != body.scope.index else ""
                 self.reads.setdefault(scope, set()).update(statement.reads)
 
-    def groups(self, *, laid_out: bool = False) -> list[Group]:
+    def groups(self, fewest: int = ROWS, *, laid_out: bool = False) -> list[Group]:
         """What may be divided where it is made, by the number of rows; with arguments that are `laid_out`."""
         found: dict[int, list[tuple[int, int]]] = {}
         for expression in self.expressions.values():
@@ -253,7 +275,7 @@ class _Made:
                 continue
             if not laid_out and self._lays_out(expression.point):
                 continue
-            for axis, rows in self._begins(expression.point):
+            for axis, rows in self._begins(expression.point, fewest):
                 found.setdefault(rows, []).append((expression.point, axis))
         return [self._group(rows, each) for rows, each in found.items()]
 
@@ -295,14 +317,14 @@ class _Made:
             span,
         )
 
-    def _begins(self, point: int) -> list[tuple[int, int]]:
+    def _begins(self, point: int, fewest: int = ROWS) -> list[tuple[int, int]]:
         """(axis, size) along which the value at a point has rows, as nothing in the expression has them."""
         event = self.first.get(point)
         if event is None or not event.whole or not event.arrays or len(event.arrays) != len(event.leaves):
             return []
         every = list(zip(*(leaf["shape"] for leaf in event.leaves), strict=False))
         new = {sizes[0]: axis for axis, sizes in reversed([*enumerate(every)]) if len({*sizes}) == 1}
-        new = {size: axis for size, axis in new.items() if size >= ROWS and len(shared_evenly(size)) > 1}
+        new = {size: axis for size, axis in new.items() if size >= fewest and len(shared_evenly(size)) > 1}
         if not new:
             return []
         below = [self.first[each] for each in self._parts(point) if each in self.first]
