@@ -302,6 +302,49 @@ except ValueError as error:
 """
 
 
+LISTED = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+
+class Einsum(nnx.Module):
+    def __init__(self, text, shape, rngs):
+        self.text = text
+        self.w = nnx.Param(jax.random.normal(rngs.params(), shape))
+
+    def __call__(self, x):
+        return jnp.einsum(self.text, x, self.w[...])
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([Einsum("bi,ij->bj", (4, 4), rngs), Einsum("bj,jk->bk", (4, 4), rngs)])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return x
+
+
+def loss(net, x):
+    return jnp.mean(net(x) ** 2)
+
+
+def inputs():
+    return Net(nnx.Rngs(0)), np.ones((24, 4), np.float32)
+"""
+
+
+def test_constants_in_a_list_of_flax_are_named_by_their_index(shared: Project) -> None:
+    pytest.importorskip("flax")
+    shared.write("listed.py", LISTED)
+    made = shared.run("gen", "listed.py::loss", "--inputs", "listed.py::inputs", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "the code checks that `net.layers[1].text` is 'bj,jk->bk', as here" in made.words
+
+
 def test_constants_of_own_containers_are_held_to_the_proof_where_they_decide(
     shared: Project,
 ) -> None:

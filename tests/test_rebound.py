@@ -274,6 +274,41 @@ def test_a_class_has_none_of_the_fields_of_its_objects(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
 
 
+MEMBERS = """
+import enum
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+
+class Kind(enum.Enum):
+    MEAN = "mean"
+    SUM = "sum"
+
+
+@dataclass
+class Box:
+    value: float = 0.0
+
+
+def fill(boxes, value):
+    for box in boxes:
+        box.value = value
+
+
+def step(x, w):
+    scale = 1.0 if Kind.MEAN.value == "mean" else 2.0
+    return jnp.mean(scale * (x @ w) ** 2)
+"""
+
+
+def test_what_cannot_be_set_is_none_of_what_is_changed(shared: Project) -> None:
+    """The `value` of an enum's member, beside a function that sets that of other objects."""
+    shared.write("members.py", MEMBERS)
+    made = shared.run("gen", "members.py::step", "--arg", "x=f32[24,3]", "--arg", "w=f32[3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+
+
 OTHER_WAYS = """
 import jax.numpy as jnp
 import numpy as np

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import keyword
 import operator
 import sys
 from collections import OrderedDict
@@ -120,7 +121,15 @@ def parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}[{index}]", part) for index, part in enumerate(value)]
     if jax.tree_util.all_leaves([value]):
         return []
-    return [(f"{path}.{name}", part) for name, part in attributes(value).items()]
+    return [(path + _access(value, name), part) for name, part in attributes(value).items()]
+
+
+def _access(value: Any, name: str) -> str:
+    """What gets an attribute of a value in source: ``.name``; ``[0]`` of an `nnx.List`, which has it as "0"."""
+    if name.isidentifier() and not keyword.iskeyword(name):
+        return f".{name}"
+    listed = name.isdecimal() and isinstance(value, Sequence)
+    return f"[{name}]" if listed else f".__dict__[{name!r}]"
 
 
 def attributes(value: Any) -> dict[str, Any]:

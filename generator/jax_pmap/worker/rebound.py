@@ -437,6 +437,8 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             return []
         name = use.attributes[0]
         found = [value for value in objects if not use.is_own or _is_of(value, space, use)]
+        if use.changes:
+            found = [each for each in found if use.inside or not _is_computed(each, name)]
         if use.in_doubt:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
@@ -467,6 +469,12 @@ def _lookup(value: Any, name: str, use: Use) -> list[Any]:
         return [value]
     classes = (value if isinstance(value, type) else type(value)).__mro__
     return [value, *(each for each in classes if name in vars(each))]
+
+
+def _is_computed(value: Any, name: str) -> bool:
+    """Whether an attribute cannot be set: a property without a setter, as the `value` of an enum's member."""
+    found = inspect.getattr_static(type(value), name, None)
+    return isinstance(found, (property, types.DynamicClassAttribute)) and found.fset is None
 
 
 def _of_attribute(use: Use, holder: int, name: str) -> list[Place]:
