@@ -12,7 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jaxlib.version
+import numpy as np
 import pytest
+from jax.extend.core import Primitive
 from project import Project, simulated
 
 from jax_pmap.drift import outdated
@@ -27,7 +29,7 @@ from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.text import FunctionText, function_text
-from jax_pmap.worker.compiling import Compiling
+from jax_pmap.worker.compiling import Compiling, count
 from jax_pmap.worker.protocol import Raised
 
 USUAL = """
@@ -961,6 +963,14 @@ def test_what_compiles_or_runs_slowly_is_compiled_otherwise(monkeypatch: pytest.
     assert compiled(jnp.sum) == (0, True)
     # What the user has set stays.
     assert "xla_llvm_disable_expensive_passes" not in compiling.options
+
+
+def test_a_primitive_may_hold_a_program_whose_constants_are_operands() -> None:
+    solve = Primitive("solve")
+    solve.def_abstract_eval(lambda x, program: x)
+    held = jax.make_jaxpr(lambda x: jnp.sin(x) * np.arange(8.0))(jnp.ones(8)).jaxpr
+    assert held.constvars
+    assert count(jax.make_jaxpr(lambda x: solve.bind(jnp.cos(x), program=held))(jnp.ones(8))) == (3, 3)
 
 
 def test_branches_inside_nested_functions_raise_where_no_input_went(project: Project) -> None:

@@ -96,7 +96,7 @@ def better_unfused(jaxpr: Any) -> bool:
 def count(jaxpr: Any) -> tuple[int, int]:
     """Operations in all fused kernels together, and operations that are fused."""
     counter = _Counter()
-    counter.ends(counter.run(jaxpr, [0] * len(opened(jaxpr)[0].invars)))
+    counter.program(jaxpr)
     return counter.repeated, counter.single
 
 
@@ -110,6 +110,11 @@ class _Counter(Forward[int]):
         super().__init__()
         self.repeated = 0
         self.single = 0
+
+    def program(self, jaxpr: Any) -> None:
+        """Count the kernels of a program, whose constants may be operands of the primitive that has it."""
+        body, constants = opened(jaxpr)
+        self.ends(self.run(jaxpr, [0] * (len(body.constvars) + len(body.invars) - len(constants))))
 
     def ends(self, behind: list[int]) -> None:
         """Count kernels that compute values with these operations behind them."""
@@ -126,5 +131,5 @@ class _Counter(Forward[int]):
         # A kernel ends before it.
         self.ends(behind)
         for each in subjaxprs(equation):
-            self.ends(self.run(each, [0] * len(opened(each)[0].invars)))
+            self.program(each)
         return [0] * len(equation.outvars)
