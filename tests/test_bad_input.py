@@ -302,6 +302,19 @@ def test_inputs_that_cannot_be_had(project, inputs, says):
     project.refused("JP013", "plan", "train.py::scale", "--inputs", inputs, says=(f"`{inputs}`", *says))
 
 
+def test_inputs_that_need_more_of_a_module_that_fails(project):
+    project.write("old.py", "import jax\n\njax.numpy.no_such_name\n")
+    project.write("train.py", "import jax.numpy as jnp\nimport old\n\n\ndef scale(x):\n    return 2 * x\n")
+    project.write("given.py", "import train\n\nSCALE = train.scale\n\n\ndef make(): return (1.0,)\n")
+    says = (
+        "no attribute 'scale'",
+        "`train.py` cannot be imported (line 2)",
+        "no_such_name",
+        "Correct `train.py`",
+    )
+    project.refused("JP013", "plan", "train.py::scale", "--inputs", "given.py::make", says=says)
+
+
 @pytest.mark.parametrize(
     ("inputs", "code", "exit_code", "says"),
     [

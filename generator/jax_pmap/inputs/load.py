@@ -12,7 +12,7 @@ from jax_pmap.inputs.called import said
 from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
-from jax_pmap.inputs.module import import_target, needed_names
+from jax_pmap.inputs.module import Imported, import_target, needed_names
 from jax_pmap.locating.words import any_of, near_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
@@ -68,13 +68,13 @@ def load(
     imported = import_target(session, target, request, edited, original)
     notes = (*alias_note(target), *imported.notes)
     try:
-        described, assumed = _inputs(session, target, request, say, imported.given)
+        described, assumed = _inputs(session, target, request, say, imported)
     except RefusalError as error:
         if error.refusal.code != "JP011" or request.inputs is None:
             raise
         session.restart()
         imported = import_target(session, target, request, edited, original)
-        described, assumed = _inputs(session, target, request, say, imported.given, abstract=True)
+        described, assumed = _inputs(session, target, request, say, imported, abstract=True)
         notes += (
             f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",
         )
@@ -109,11 +109,11 @@ def _inputs(
     target: Target,
     request: Request,
     say: Say,
-    bound: tuple[str, ...],
+    imported: Imported,
     *,
     abstract: bool = False,
 ) -> tuple[list[Described], list[str]]:
-    facts = target.facts
+    facts, bound = target.facts, imported.given
     try:
         if request.inputs is not None:
             say(f"calling {request.inputs}")
@@ -126,12 +126,17 @@ def _inputs(
         return list(answer.arguments), assumed
     except Problem as problem:
         if problem.kind == "import":
+            reason = f"the file of `{request.inputs}` cannot be imported: {problem.message}"
+            first = "that file"
+            if imported.failed:  # What is imported from there is not there, then.
+                reason += f". Before that, {imported.failed}; only what `{facts.name}` needs was loaded"
+                first = f"`{target.source.shown_path}`"
             raise refused(
                 "JP013",
-                f"the file of `{request.inputs}` cannot be imported: {problem.message}",
+                reason,
                 outdated(problem.error, session.directory)
                 or install(problem.error, str(session.python))
-                or "Correct that file first",
+                or f"Correct {first} first",
                 error_span(problem.error, session.directory),
                 error_details(problem.error),
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jax_pmap.drift import outdated
@@ -39,6 +39,8 @@ class Imported:
     given: tuple[str, ...] = ()
     #: Settings of jax that are made when it is imported, with their values as Python source.
     settings: tuple[tuple[str, str], ...] = ()
+    #: Why it could not be imported as a whole, where that fails.
+    failed: str = ""
 
 
 def import_target(
@@ -90,7 +92,8 @@ def import_target(
             where = f" (line {line.line})" if line else ""
             why = f"`{source.shown_path}` cannot be imported{where}: {problem.message}"
     try:
-        return loader.part(why)
+        part = loader.part(why)
+        return part if whole is None else replace(part, failed=why)
     except Problem as problem:
         if whole is None and problem.kind == "import" and not is_notebook(source.path):
             # What it needs may be made by the program itself.
