@@ -594,6 +594,7 @@ EQUAL = [
             lambda w, x: jnp.sin(jnp.pad((x * w)[:, 1:], ((0, 0), (1, 0)))),
             lambda w, x: jnp.sin(jnp.concatenate([x[:, 1:] * w[:2], x[:, :1] * w[2:]], 1)),
             lambda w, x: jnp.sin((x * w).at[:, 1].set(w[1])),
+            lambda w, x: jnp.sin((x * w).at[:, 1].multiply(-1)),
         )
     ),
     (layers, (W, X), (R, S), R),
@@ -625,6 +626,7 @@ EQUAL = [
     (of_pairs_of_no_columns, (W, X, X), (R, S, S), R),
     (loops_backwards(smoothly), (W, X), (R, S), R),
     (loops_backwards(normalised), (W, X), (R, S), R),
+    (lambda axis, x: total(axis, x.sum(0).at[1].multiply(3)), (X,), (S,), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
 ]
 
@@ -740,6 +742,8 @@ def kept(w: Any, other: float = 0) -> Any:
 
 
 UNEQUAL = [
+    (lambda axis, w, x: total(axis, w.at[1].multiply(jnp.sum(x))), (W, X), (R, S), R),
+    (lambda axis, w, x: mean(axis, w.at[1].multiply(x.shape[0])), (W, X), (R, S), R),
     # Minibatches of other rows: from within one to within the next, and of rows that lie in one piece.
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows + 1, rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * (rows // 2), rows)), (W, M), (R, G), R),

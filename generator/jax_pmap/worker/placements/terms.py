@@ -50,7 +50,7 @@ IDENTITIES = frozenset(
         "jax_pmap_mark",
     }
 )
-#: Operations linear in their first operand, the others being whole numbers or absent.
+#: Operations linear in their first operand.
 LINEAR = frozenset(
     {
         "reduce_sum",
@@ -72,6 +72,7 @@ LINEAR = frozenset(
         "unstack",
         "fft",
         "select_and_gather_add",
+        "scatter_mul",
     }
 )
 #: Operations linear in each of their first two operands.

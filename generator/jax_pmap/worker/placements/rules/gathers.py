@@ -190,7 +190,9 @@ def scatter(
         if any(isinstance(place, (Partial, Extreme)) for place in (x, updates)):
             raise Stuck("a function is applied to parts of a value that is not whole")
     if eq.name == "scatter_mul":
-        no_powers(eq, (x, updates))
+        no_powers(eq, (updates,))
+        if isinstance(x, Partial) and isinstance(updates, Replicated) and whole_indices(eq, 1, indices):
+            return x
     summed = eq.name in ("scatter_add", "scatter_sub")
     if whole_indices(eq, 1, indices):
         return everywhere(eq, at, x, updates)
@@ -225,7 +227,9 @@ def scatter(
 
 
 def common_of(eq: Equation, x: Placement, updates: Placement) -> Power:
-    """The power that operand and updates of a scatter have in common."""
+    """The power that operand and updates of a scatter have in common; a product has that of its operand."""
+    if eq.name == "scatter_mul":
+        return power_of(x)
     powers = {power_of(place) for i, place in ((0, x), (2, updates)) if not eq.is_zero(i)}
     if len(powers) > 1:
         raise Stuck("numbers that depend on the size of the share in different ways are combined")
