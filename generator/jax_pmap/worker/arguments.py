@@ -125,7 +125,7 @@ def parts(value: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _access(value: Any, name: str) -> str:
-    """What gets an attribute of a value in source: ``.name``; ``[0]`` of an `nnx.List`, which has it as "0"."""
+    """What gets an attribute in source: ``.name``, and ``[0]`` of an `nnx.List`, which has it as "0"."""
     if name.isidentifier() and not keyword.iskeyword(name):
         return f".{name}"
     listed = name.isdecimal() and isinstance(value, Sequence)
