@@ -479,9 +479,13 @@ if __name__ == "__main__":
 def test_what_a_method_reads_of_its_other_arguments_is_not_of_its_object(project):
     project.write("script.py", HANDED)
     words = ("--run", "python script.py", "--static", "config", "--in-place", "--diff")
+    for name in ("step", "scaled"):
+        made = project.run("gen", f"script.py::Agent.{name}", *words)
+        assert made.exit_code == 0, made.stderr
+    project.write("script.py", HANDED + "        agent.target -= 1.0\n")
+    project.refused("JP062", "gen", "script.py::Agent.scaled", *words, exit_code=1, says=("`self.target`",))
     made = project.run("gen", "script.py::Agent.step", *words)
     assert made.exit_code == 0, made.stderr
-    project.refused("JP050", "gen", "script.py::Agent.scaled", *words, exit_code=1, says=("`self.target`",))
 
 
 MADE = """

@@ -1027,3 +1027,122 @@ def test_what_main_changes_of_its_own_after_the_first_call_is_refused(
     else:
         made = shared.run(*args)
         assert made.exit_code == 0, made.stderr
+
+
+#: An object deep in that of a method, and a program whose statements change both.
+DEEP = """
+import jax.numpy as jnp
+
+
+class Schedule:
+    def __init__(self):
+        self.count = self.other = 0
+
+    @property
+    def rate(self):
+        return 0.1 * 0.5**self.count
+
+    def advance(self):
+        self.count += 1
+
+
+class Logger:
+    def __init__(self):
+        self.mean = self.shape = 0
+
+    def log(self):
+        self.mean += 1
+        self.shape += 1
+
+
+def rate_of(schedule):
+    return 0.1 * 0.5**schedule.count
+
+
+class Trainer:
+    def __init__(self):
+        self.schedules, self.logger, self.scale, self.start = [Schedule()], Logger(), 1.0, 1.0
+        self.schedule = self.schedules[0]
+
+    def by_property(self, x):
+        return self.schedule.rate * jnp.mean(x)
+
+    def by_helper(self, x):
+        return rate_of(self.schedule) * jnp.mean(x)
+
+    def by_local(self, x):
+        schedule = self.schedule
+        return 0.5**schedule.count * jnp.mean(x)
+
+    def by_program(self, x):
+        return self.scale * jnp.mean(x)
+
+    def of_others(self, x):
+        x = self.start * self.schedule.other + x - x.mean(0)
+        return jnp.mean(x) / x.shape[0]
+
+
+def rescale(trainer, scale):
+    setattr(trainer, "scale", scale)
+
+
+trainer, x = Trainer(), jnp.ones((24, 3))
+trainer.start = 2.0
+for _ in range(2):
+    trainer.by_property(x), trainer.by_helper(x), trainer.by_local(x), trainer.of_others(x)
+    trainer.schedule.advance()
+    trainer.logger.log()
+trainer.by_program(x)
+rescale(trainer, 0.5)
+trainer.by_program(x)
+"""
+
+
+def deep(project: Project, name: str) -> tuple[str, ...]:
+    project.write("deep.py", DEEP)
+    return "gen", f"deep.py::Trainer.{name}", "--run", "python deep.py", "--in-place", "--diff", "--no-run"
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "line"),
+    [
+        ("by_property", "self.count", 13),
+        ("by_helper", "schedule.count", 13),
+        ("by_local", "schedule.count", 13),
+        ("by_program", "self.scale", 53),
+    ],
+)
+def test_what_changes_deep_in_the_object_of_a_method_is_refused(
+    shared: Project, name: str, what: str, line: int
+) -> None:
+    says = (f"`{what}` anew, which line {line} changes",)
+    shared.refused("JP062", *deep(shared, name), says=says, exit_code=1)
+
+
+def test_a_local_is_nothing_that_lacks_what_is_asked_of_it(shared: Project) -> None:
+    """The mean of an array is not that of a logger, and what is set ahead of the first call is not later."""
+    made = shared.run(*deep(shared, "of_others"))
+    assert made.exit_code == 0, made.stderr
+
+
+STRAIGHT = """
+import jax.numpy as jnp
+
+RATE = 0.1
+
+
+def step(x):
+    return RATE * jnp.mean(x)
+
+
+x = jnp.ones((24, 3))
+step(x)
+RATE = 0.01
+step(x)
+"""
+
+
+def test_what_a_program_assigns_behind_a_call_is_refused(shared: Project) -> None:
+    shared.write("straight.py", STRAIGHT)
+    words = ("gen", "straight.py::step", "--run", "python straight.py", "--in-place", "--diff", "--no-run")
+    shared.refused("JP062", *words, says=("`RATE` anew, which line 12 changes",), exit_code=1)

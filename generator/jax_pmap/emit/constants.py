@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import transformations
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.syntax.scopes import own_nodes, parameters, root_name
+from jax_pmap.syntax.scopes import own_nodes, root_name
 
 #: Methods that make an object what it is.
 MAKING = ("__init__", "__post_init__", "__new__", "setup")
@@ -37,7 +35,7 @@ def check_constants(target: Target, plan: Plan) -> None:
     compiled = any(each.name in COMPILERS | MAPPERS for each in facts.decorators)
     if compiled or compiled_at(target):
         return
-    changed = next(_changes(target, plan), None)
+    changed = next(_changes(target), None)
     if changed is not None:
         what, line = changed
         raise refused(
@@ -102,15 +100,9 @@ def _of_receiver(target: Target) -> list[str]:
     return [name for name in found if name not in methods]
 
 
-def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
-    """What the target holds that is assigned after it was made, with the line."""
+def _changes(target: Target) -> Iterator[tuple[str, int]]:
+    """What the target has from functions around that is assigned after it was made, with the line."""
     facts, parsed = target.facts, target.parsed
-    static = {argument.name for argument in plan.arguments if argument.static}
-    if facts.receiver in static:
-        read = _attributes(target)
-        for node in _outside_making(parsed.tree):
-            if isinstance(node, ast.Attribute) and node.attr in read and not isinstance(node.ctx, ast.Load):
-                yield f"{facts.receiver}.{node.attr}", node.lineno
     end = parsed.definition.end_lineno or 0
     for scope in parsed.enclosing:
         if isinstance(scope, ast.ClassDef):
@@ -134,39 +126,3 @@ def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
                     and node.lineno > end
                 ):
                     yield name, node.lineno
-
-
-def _attributes(target: Target) -> set[str]:
-    """Attributes that a method reads, but those of its other arguments; also by the methods it calls."""
-    owner, definition = target.parsed.enclosing[-1], target.parsed.definition
-    methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
-    others = {each.arg for each in parameters(definition.args)} - {target.facts.receiver}
-    nested = Counter(node.arg for node in ast.walk(definition) if isinstance(node, ast.arg))
-    others -= {name for name, times in nested.items() if times > 1}
-    others -= {node.id for node in ast.walk(definition) if _is_stored(node)}
-    of_others = {id(node) for node in ast.walk(definition) if root_name(node) in others}
-    found: set[str] = set()
-    pending: list[ast.AST] = [definition]
-    while pending:
-        for node in ast.walk(pending.pop()):
-            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
-                continue
-            if node.attr not in found and id(node) not in of_others:
-                found.add(node.attr)
-                pending += [methods[node.attr]] if node.attr in methods else []
-    return found
-
-
-def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-
-
-def _outside_making(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a file, those of methods that make objects left out."""
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.FunctionDef) and node.name in MAKING:
-            continue
-        yield node
-        pending += ast.iter_child_nodes(node)

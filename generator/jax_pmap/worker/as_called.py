@@ -74,7 +74,7 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
             target.module,
             target.call.raw if target.call is not None else target.fn,
             request.left_out,
-            [called[name] for name in statics if name in called],
+            {name: called[name] for name in statics if name in called},
             target.maker,
         ),
     )

@@ -5,6 +5,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 """
 
 import ast
+import dis
 import inspect
 import sys
 import types
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "in
 TAKERS = frozenset({"pop", "popitem", "setdefault"})
 #: What has no method to call for anything but what it returns, or for a change of what is in it.
 CONTAINERS = (dict, list, set, bytearray, deque, np.ndarray)
+#: What has others in it, and no keys for them.
+HOLDERS = (list, tuple, set, deque)
 #: But for these, which write it to a file.
 WRITERS = frozenset({"dump", "tofile"})
 #: Functions that change what is in their first argument; `at` is that of `np.add.at`.
@@ -92,8 +96,15 @@ class Scope:
     fresh: frozenset[str] = frozenset()
     #: Those that hold a container of its own, of what others may hold: ``shape = list(grid.shape)``.
     copied: frozenset[str] = frozenset()
+    #: The attributes that it reads of its names, and whether it calls them as methods.
+    asked: Mapping[str, Collection[tuple[str, bool]]] = field(default_factory=dict)
     #: The user's functions that change what they are given.
     changers: Mapping[str, Collection[Parameter]] = field(default_factory=dict)
+
+    def is_of(self, function: types.FunctionType) -> bool:
+        """Whether it is that of a function, or of one that is defined in it."""
+        name = f"{self.owner}.{self.function}" if self.owner else self.function
+        return (self.path, name) == (function.__code__.co_filename, function.__qualname__)
 
 
 @dataclass(frozen=True)
@@ -180,19 +191,19 @@ def changed_later(
     target: types.ModuleType,
     function: Callable[..., Any],
     left_out: Collection[str] = (),
-    constants: Iterable[Any] = (),
+    constants: Mapping[str, Any] = MappingProxyType({}),
     maker: "Callable[..., Any] | None" = None,
 ) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
-    What a module does when it is imported is not later; what its functions do is, and its loops in which the
-    target, `function`, stands. Functions that nothing names but the module that calls them as it is
-    imported, as a decorator that fills a table, are done by then, but for what they do after they call the
-    target; so are the function in which the target is defined, and the `maker` of the example inputs where
-    nothing else names it, in its file or in one that imports that. What is read in functions that are
-    `left_out` of the emitted code does not count: decorators, by the names that the target's module has for
-    them. Arguments that are `constants` of the emitted code, as the object of a method is, are kept with what
-    they hold.
+    What a module does when it is imported is not later, but for what comes behind the target, `function`,
+    or is in a loop with it; what its functions do is. Functions that nothing names but the module that
+    calls them as it is imported, ahead of the target, as a decorator that fills a table, are done by then,
+    but for what they do after they call the target; so are the function in which the target is defined, and
+    the `maker` of the example inputs where nothing else names it, in its file or in one that imports that.
+    What is read in functions that are `left_out` of the emitted code does not count: decorators, by the
+    names that the target's module has for them. Arguments that are `constants` of the emitted code, as the
+    object of a method is, are kept with what they hold.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     modules = {
@@ -211,18 +222,27 @@ def changed_later(
     uses = [
         use
         for path, tree in files.items()
-        for use in _of_statements(tree.body, Scope(path, changers=changers), name)
+        for of in (_of_statements, _of_module)
+        for use in of(tree.body, Scope(path, changers=changers))
     ]
     named = _names_read(uses)
-    imported = [_at_import(tree) for tree in files.values()]
-    done = {part for called, _ in imported for part in called} - named
-    done -= {part for _, read in imported for part in read}
+    mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
+    order = Order(files, mentions, _leading_to(name, mentions))
+    done, not_done = set[str](), named
+    for path, tree in files.items():
+        called, read = _at_import(tree)
+        done |= called.keys()
+        not_done = not_done | read
+        not_done |= {
+            part
+            for part, lines in called.items()
+            if any(order.comes_after(path, "", line, itself=False) for line in lines)
+        }
+    done -= not_done
     stem = PurePath(made_by[0]).stem
     near = {path for path, tree in files.items() if path == made_by[0] or _names_module(tree, stem)}
     if made_by[1] in _names_read(use for use in uses if use.scope.path in near):
         made_by = ("", "")
-    mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
-    order = Order(files, mentions, _leading_to(name, mentions))
     # What a call makes anew, and its nested functions change, is its own affair.
     ran = {(code.co_filename, code.co_name) for code in watch.taken}
 
@@ -233,6 +253,8 @@ def changed_later(
         if change.made:
             # What it changes ahead of the target is what the target begins with, but for one made before.
             return order.may_follow(change, itself=False)
+        if not own[1]:
+            return order.may_follow(change)
         new = change.scope.copied if change.outer else change.scope.fresh
         if change.root in new and not change.attributes:
             return order.may_follow(change)
@@ -251,14 +273,21 @@ def changed_later(
         and (use.scope.path, use.scope.function) not in apart
     ]
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
-    kept = [*constants, *(value for own in spaces.enclosed.values() for value in own.values())]
+    kept = [*constants.values(), *(value for own in spaces.enclosed.values() for value in own.values())]
     objects = [value for value in globals_ if is_users_object(value)]
     objects += [value for value in kept if not isinstance(value, FIXED)]
+    deep = _held_by(objects)
+    own_parameters = set() if plain is None else _kept_parameters(plain)
+    everything = [*objects, *deep]
     given = HandedOn(_handed_on(files), spaces)
-    written = {place: use for use in changes for place in _places(use, spaces, objects)}
-    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, objects)}
+    written = {place: use for use in changes for place in _places(use, spaces, everything)}
+    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, everything)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
-        for place in _places(use, spaces, objects):
+        # A local is seldom what an object has deep inside, such as a logger: `state.step` is of another one.
+        may_be = [*objects, *(deep if use.is_own else (each for each in deep if _may_be(each, use)))]
+        if plain is not None and use.root in own_parameters and use.scope.is_of(plain):
+            may_be = [constants[use.root]] if use.root in constants else []
+        for place in _places(use, spaces, may_be):
             if (change := written.get(place) or written.get((ANY_MODULE, place[1]))) is not None:
                 what = ".".join((use.root.rpartition(LOCALS)[2], *use.attributes))
                 by = Site(change.scope.path, change.line, what)
@@ -300,18 +329,19 @@ class Order:
 
         One on the line of the change counts where it is not the change `itself` that is named there.
         """
-        path, function = change.scope.path, change.scope.function
+        return self.comes_after(change.scope.path, change.scope.function, change.line, itself=itself)
+
+    def comes_after(self, path: str, function: str, at: int, *, itself: bool) -> bool:
+        """Whether line `at` of a function, of a module for ``""``, comes behind one of the names there."""
         lines = self._lines.get((path, function))
         if not lines:
             return False
         begins, loops = self._layout(path)
-        around = [loop for loop in loops if change.line in loop]
+        around = [loop for loop in loops if at in loop]
         # Decorators, as `hydra.main` of a `main`, stand ahead of all that the function does.
         first = begins.get(function, 0)
         return any(
-            line < change.line + itself or any(line in loop for loop in around)
-            for line in lines
-            if line >= first
+            line < at + itself or any(line in loop for loop in around) for line in lines if line >= first
         )
 
     def _layout(self, path: str) -> tuple[dict[str, int], list[range]]:
@@ -443,8 +473,7 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
-        holders = [id(each) for value in found if _has(value, name) for each in _lookup(value, name, use)]
-        return [place for holder in holders for place in _of_attribute(use, holder, name)]
+        return [place for value in found for place in _on_the_way(value, use)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [id(space), *map(_holder, values)]
     named = [*zip(holders, names, strict=False)]
@@ -461,6 +490,54 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
     if len(named) < len(names):
         return []
     return named if len(names) == 1 else _of_attribute(use, *named[-1])
+
+
+def _kept_parameters(function: types.FunctionType) -> set[str]:
+    """The parameters to which a function gives no other value."""
+    code = function.__code__
+    stored = [each.argval for each in dis.get_instructions(code) if each.opname.startswith("STORE_")]
+    names = {name for each in stored for name in (each if isinstance(each, tuple) else (each,))}
+    return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - names
+
+
+def _may_be(value: Any, use: Use) -> bool:
+    """Whether an object has what a function asks of a local of its own."""
+    for name, is_method in use.scope.asked.get(use.root, ()):
+        own = getattr(value, "__dict__", {}).get(name, _NOTHING)
+        if not (_has(value, name) if own is _NOTHING else callable(own) or not is_method):
+            return False
+    return True
+
+
+def _on_the_way(value: Any, use: Use) -> Iterator[Place]:
+    """The places of the attributes of a use, the first of which is that of a value."""
+    for name in use.attributes:
+        if not _has(value, name):
+            return
+        for holder in _lookup(value, name, use):
+            yield from _of_attribute(use, id(holder), name)
+        value = getattr(value, "__dict__", {}).get(name)
+
+
+def _held_by(objects: Iterable[Any]) -> list[Any]:
+    """The user's objects that some objects hold in attributes and containers, and what those hold."""
+    found: list[Any] = []
+    seen = {id(value) for value in objects}
+    waiting = [*objects]
+    while waiting:
+        value = waiting.pop()
+        held = [*getattr(value, "__dict__", {}).values()]
+        if isinstance(value, dict):
+            held += value.values()
+        elif isinstance(value, HOLDERS):
+            held += value
+        for each in held:
+            own = is_users_object(each)
+            if id(each) not in seen and (own or isinstance(each, (dict, *HOLDERS))):
+                seen.add(id(each))
+                waiting.append(each)
+                found += [each] if own else []
+    return found
 
 
 def _lookup(value: Any, name: str, use: Use) -> list[Any]:
@@ -668,18 +745,20 @@ class _Plain(ast.NodeTransformer):
         return ast.copy_location(ast.Attribute(of.value, str(key.value), node.ctx), node)
 
 
-def _at_import(tree: ast.Module) -> tuple[set[str], set[str]]:
+def _at_import(tree: ast.Module) -> tuple[dict[str, list[int]], set[str]]:
     """What a file calls, or decorates with, as it is imported; and what it reads there in other ways.
 
-    Whoever is given a function may call it later: a thread, a signal, a table.
+    The calls are by name, with their lines. Whoever is given a function may call it later: a thread, a
+    signal, a table.
     """
-    called: set[str] = set()
+    called: dict[str, list[int]] = {}
     read: set[str] = set()
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         callees = [node.func] if isinstance(node, ast.Call) else getattr(node, "decorator_list", [])
-        called |= {_last(each) for each in callees}
+        for each in callees:
+            called.setdefault(_last(each), []).append(each.lineno)
         body = node.body if isinstance(node, FUNCTIONS) else []
         inside = body if isinstance(body, list) else [body]
         children = [each for each in ast.iter_child_nodes(node) if each not in inside]
@@ -704,8 +783,17 @@ def _last(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ""
 
 
-def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator[Use]:
-    """Those of a module or a class, whose statements run when it is imported."""
+def _of_module(body: Iterable[ast.AST], scope: Scope) -> Iterator[Use]:
+    """The changes in the statements of a module, which are those of the program where it is run as one."""
+    own = [node for node in _own(body) if not isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+    stored = [each.id for each in _names(own) if not isinstance(each.ctx, ast.Load)]
+    again = {name for name in stored if stored.count(name) > 1}
+    again |= {name for node in own if isinstance(node, LOOPS) for name in _stored(_own([node]))}
+    yield from (use for use in _of_code(own, scope, frozenset(again)) if use.changes)
+
+
+def _of_statements(body: Iterable[ast.AST], scope: Scope) -> Iterator[Use]:
+    """Those in the functions of a module or a class."""
     pending = [*body][::-1]
     while pending:
         node = pending.pop()
@@ -713,9 +801,7 @@ def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator
             yield from _of_function(node, scope, is_method=bool(scope.owner))
         elif isinstance(node, ast.ClassDef):
             within = Scope(scope.path, owner=node.name, changers=scope.changers)
-            yield from _of_statements(ast.iter_child_nodes(node), within, name)
-        elif isinstance(node, LOOPS) and any(each.id == name for each in _names(ast.walk(node))):
-            yield from _of_code(list(_own([node])), scope, frozenset(_stored(ast.walk(node))))
+            yield from _of_statements(ast.iter_child_nodes(node), within)
         else:
             pending += [*ast.iter_child_nodes(node)][::-1]
 
@@ -740,13 +826,29 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         around.owner,
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
-        around.function or getattr(node, "name", ""),
+        around.function or getattr(node, "name", "<lambda>"),
         frozenset({*names, *bound} & _free(own)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
+        {name: asked for name, asked in around.asked.items() if name not in {*names, *bound}} | _asked(own),
         around.changers,
     )
     yield from _of_code(own, scope, rebound | nonlocal_)
+
+
+def _asked(own: Iterable[ast.AST]) -> dict[str, set[tuple[str, bool]]]:
+    """The attributes that are read of each name in a body, and whether they are called."""
+    found: dict[str, set[tuple[str, bool]]] = {}
+    nodes = list(own)
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and isinstance(node.value, ast.Name)
+        ):
+            found.setdefault(node.value.id, set()).add((node.attr, id(node) in called))
+    return found
 
 
 def _free(own: Iterable[ast.AST]) -> set[str]:
@@ -813,7 +915,7 @@ def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> I
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope)
         elif isinstance(node, ast.ClassDef):
-            yield from _of_statements(ast.iter_child_nodes(node), scope, "")
+            yield from _of_statements(ast.iter_child_nodes(node), scope)
         elif isinstance(node, ast.Call):
             called, given = _last(node.func), node.args
             sure = called in TAKERS or (called in MUTATORS and id(node) in statements)
