@@ -663,9 +663,30 @@ def test_dicts_in_modules_that_a_function_goes_through_are_not_taken_sorted(proj
     project.refused("JP062", *asked, says=["in the order in which its keys were put"], exit_code=1)
 
 
-def test_objects_that_a_method_is_not_given_are_to_be_arguments(project):
+#: Flax has other words for a module that is differentiated than for one that is changed.
+DIFFERENTIATED = """
+    import jax.numpy as jnp
+    from flax import nnx
+
+
+    class Trainer:
+        def __init__(self):
+            self.net = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+        def step(self, x):
+            loss, grads = nnx.value_and_grad(lambda net: jnp.mean(net(x)))(self.net)
+            return loss
+
+
+    def trainer():
+        return Trainer(), jnp.ones((24, 3))
+"""
+
+
+@pytest.mark.parametrize("text", [CHANGED_IN_HELPERS, DIFFERENTIATED], ids=["changed", "differentiated"])
+def test_objects_that_a_method_is_not_given_are_to_be_arguments(project, text):
     pytest.importorskip("flax")
-    project.write("steps.py", textwrap.dedent(CHANGED_IN_HELPERS))
+    project.write("steps.py", textwrap.dedent(text))
     asked = ("gen", "steps.py::Trainer.step", "--inputs", "steps.py::trainer", "--in-place")
     project.refused(
         "JP015", *asked, says=("fails when it is traced", "or name the function that is given the object")

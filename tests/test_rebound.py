@@ -1062,6 +1062,7 @@ def rate_of(schedule):
 class Trainer:
     def __init__(self):
         self.schedules, self.logger, self.scale, self.start = [Schedule()], Logger(), 1.0, 1.0
+        self.rate = 0.1
         self.schedule = self.schedules[0]
 
     def by_property(self, x):
@@ -1074,6 +1075,9 @@ class Trainer:
         schedule = self.schedule
         return 0.5**schedule.count * jnp.mean(x)
 
+    def by_callback(self, x):
+        return self.rate * jnp.mean(x)
+
     def by_program(self, x):
         return self.scale * jnp.mean(x)
 
@@ -1082,14 +1086,24 @@ class Trainer:
         return jnp.mean(x) / x.shape[0]
 
 
+class Callback:
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_epoch_end(self):
+        self.trainer.rate *= 0.5
+
+
 def rescale(trainer, scale):
     setattr(trainer, "scale", scale)
 
 
 trainer, x = Trainer(), jnp.ones((24, 3))
-trainer.start = 2.0
+trainer.start, callback = 2.0, Callback(trainer)
 for _ in range(2):
     trainer.by_property(x), trainer.by_helper(x), trainer.by_local(x), trainer.of_others(x)
+    trainer.by_callback(x)
+    callback.on_epoch_end()
     trainer.schedule.advance()
     trainer.logger.log()
 trainer.by_program(x)
@@ -1109,7 +1123,8 @@ def deep(project: Project, name: str) -> tuple[str, ...]:
         ("by_property", "self.count", 13),
         ("by_helper", "schedule.count", 13),
         ("by_local", "schedule.count", 13),
-        ("by_program", "self.scale", 53),
+        ("by_callback", "self.rate", 61),
+        ("by_program", "self.scale", 65),
     ],
 )
 def test_what_changes_deep_in_the_object_of_a_method_is_refused(

@@ -90,7 +90,7 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
         outdated(error, session.directory)
         or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC"
     )
-    if error.type == "TraceContextError":
+    if error.type == "TraceContextError" or "from different trace level" in error.message:
         # Uncompiled, the call may work: it is the trace that the objects do not belong to.
         reason = f"fails when it is traced, as on several devices: {first_line(error.message)}"
         hint = (

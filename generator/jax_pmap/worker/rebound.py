@@ -473,6 +473,8 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
+        if not found:
+            return _of_unknown(use, objects)
         return [place for value in found for place in _on_the_way(value, use)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [id(space), *map(_holder, values)]
@@ -488,7 +490,7 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
     if use.inside:
         return content if len(values) == len(names) and not isinstance(values[-1], FIXED) else []
     if len(named) < len(names):
-        return []
+        return _of_unknown(use, objects)
     return named if len(names) == 1 else _of_attribute(use, *named[-1])
 
 
@@ -507,6 +509,14 @@ def _may_be(value: Any, use: Use) -> bool:
         if not (_has(value, name) if own is _NOTHING else callable(own) or not is_method):
             return False
     return True
+
+
+def _of_unknown(use: Use, objects: Sequence[Any]) -> list[Place]:
+    """What a change ``a.b.rate = …`` changes where nothing that is known has a `b`: it may be any object."""
+    if not use.changes or use.inside or len(use.attributes) < 2:
+        return []
+    name = use.attributes[-1]
+    return [place for each in objects if _has(each, name) for place in _of_attribute(use, id(each), name)]
 
 
 def _on_the_way(value: Any, use: Use) -> Iterator[Place]:
@@ -684,9 +694,11 @@ def _parameters(node: Any) -> list[str]:
 
 def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
     own = space.get(use.scope.owner)
-    if not isinstance(own, type):
-        return False
-    return issubclass(value, own) if isinstance(value, type) else isinstance(value, own)
+    of = value if isinstance(value, type) else type(value)
+    if isinstance(own, type):
+        return issubclass(of, own)
+    # A function makes that class, or the program has not come to it yet.
+    return any(each.__name__ == use.scope.owner for each in of.__mro__)
 
 
 def _has(value: Any, name: str) -> bool:
