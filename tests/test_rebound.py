@@ -1161,3 +1161,46 @@ def test_what_a_program_assigns_behind_a_call_is_refused(shared: Project) -> Non
     shared.write("straight.py", STRAIGHT)
     words = ("gen", "straight.py::step", "--run", "python straight.py", "--in-place", "--diff", "--no-run")
     shared.refused("JP062", *words, says=("`RATE` anew, which line 12 changes",), exit_code=1)
+
+
+NESTED = """
+import jax.numpy as jnp
+
+
+def main():
+    options = {"scale": 1.0}
+
+    def decay():
+        options["scale"] *= 0.5
+
+    class Trainer:
+        def __init__(self):
+            self.rate = 0.1
+
+        def slower(self):
+            self.rate *= 0.5
+
+        def step(self, x):
+            return self.rate * jnp.mean(x)
+
+    def scaled(x):
+        return options["scale"] * jnp.mean(x)
+
+    trainer = Trainer()
+    for _ in range(2):
+        trainer.step(jnp.ones((24, 3)))
+        trainer.slower()
+        scaled(jnp.ones((24, 3)))
+        decay()
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "line"), [("Trainer.step", 15), ("scaled", 8)])
+def test_what_a_nested_function_changes_may_be_called_later(shared: Project, name: str, line: int) -> None:
+    """It stands ahead of the loop in which it is called."""
+    shared.write("nested.py", NESTED)
+    words = ("gen", f"nested.py::main.{name}", "--run", "python nested.py", "--in-place", "--no-run")
+    shared.refused("JP062", *words, says=(f"anew, which line {line} changes",), exit_code=1)

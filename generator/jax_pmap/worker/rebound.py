@@ -90,6 +90,8 @@ class Scope:
     making: bool = False
     #: The outermost function around it.
     function: str = ""
+    #: Whether it is in a function of that: when that is called, no line tells.
+    nested: bool = False
     #: The function's own variables that functions in it use.
     cells: frozenset[str] = frozenset()
     #: Its variables that hold what nothing else does as it makes it: ``options = copy.deepcopy(defaults)``.
@@ -255,6 +257,8 @@ def changed_later(
             return order.may_follow(change, itself=False)
         if not own[1]:
             return order.may_follow(change)
+        if change.scope.nested:
+            return True
         new = change.scope.copied if change.outer else change.scope.fresh
         if change.root in new and not change.attributes:
             return order.may_follow(change)
@@ -839,6 +843,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", "<lambda>"),
+        bool(around.function),
         frozenset({*names, *bound} & _free(own)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
@@ -927,7 +932,8 @@ def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> I
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope)
         elif isinstance(node, ast.ClassDef):
-            yield from _of_statements(ast.iter_child_nodes(node), scope)
+            within_class = replace(scope, owner=node.name, receiver="", making=False)
+            yield from _of_statements(ast.iter_child_nodes(node), within_class)
         elif isinstance(node, ast.Call):
             called, given = _last(node.func), node.args
             sure = called in TAKERS or (called in MUTATORS and id(node) in statements)
