@@ -7,6 +7,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 import ast
 import dis
 import inspect
+import itertools
 import sys
 import types
 from collections import deque
@@ -33,10 +34,12 @@ MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "in
 TAKERS = frozenset({"pop", "popitem", "setdefault"})
 #: What has no method to call for anything but what it returns, or for a change of what is in it.
 CONTAINERS = (dict, list, set, bytearray, deque, np.ndarray)
-#: What has others in it, and no keys for them.
-HOLDERS = (list, tuple, set, deque)
 #: But for these, which write it to a file.
 WRITERS = frozenset({"dump", "tofile"})
+#: What has others in it, and no keys for them.
+COLLECTIONS = (list, tuple, set, deque)
+#: Parts of a container that are looked at: more are data, as a replay buffer's transitions.
+MANY_PARTS = 1_000
 #: Functions that change what is in their first argument; `at` is that of `np.add.at`.
 FILLERS = frozenset(
     {
@@ -540,14 +543,14 @@ def _held_by(objects: Iterable[Any]) -> list[Any]:
     waiting = [*objects]
     while waiting:
         value = waiting.pop()
-        held = [*getattr(value, "__dict__", {}).values()]
+        parts = [*getattr(value, "__dict__", {}).values()]
         if isinstance(value, dict):
-            held += value.values()
-        elif isinstance(value, HOLDERS):
-            held += value
-        for each in held:
+            parts += itertools.islice(value.values(), MANY_PARTS)
+        elif isinstance(value, COLLECTIONS):
+            parts += itertools.islice(value, MANY_PARTS)
+        for each in parts:
             own = is_users_object(each)
-            if id(each) not in seen and (own or isinstance(each, (dict, *HOLDERS))):
+            if id(each) not in seen and (own or isinstance(each, (dict, *COLLECTIONS))):
                 seen.add(id(each))
                 waiting.append(each)
                 found += [each] if own else []
