@@ -309,6 +309,60 @@ def test_what_cannot_be_set_is_none_of_what_is_changed(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
 
 
+DECORATORS = """
+import jax.numpy as jnp
+
+TABLE = {}
+COUNT = {"calls": 0}
+
+
+def register(name):
+    def put(function):
+        TABLE[name] = function
+        return function
+
+    return put
+
+
+def counted(times):
+    def put(function):
+        def inner(x):
+            COUNT["calls"] += times
+            return function(x)
+
+        return inner
+
+    return put
+
+
+@register("mean")
+def mean(x):
+    return jnp.mean(x)
+
+
+@counted(1)
+def other(x):
+    return x
+
+
+def by_entry(x):
+    return TABLE["mean"](x) ** 2
+
+
+def by_count(x):
+    return jnp.mean(x) * COUNT["calls"]
+"""
+
+
+def test_what_decorators_enter_at_import_is_taken_and_what_wrappers_count_refused(shared: Project) -> None:
+    shared.write("decorators.py", DECORATORS)
+    made = shared.run("gen", "decorators.py::by_entry", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    says = ("reads `COUNT` anew, which line 18 changes",)
+    words = ("decorators.py::by_count", "--arg", "x=f32[24,3]")
+    shared.refused("JP062", "gen", *words, says=says, exit_code=1)
+
+
 OTHER_WAYS = """
 import jax.numpy as jnp
 import numpy as np

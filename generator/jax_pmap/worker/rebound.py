@@ -93,8 +93,8 @@ class Scope:
     making: bool = False
     #: The outermost function around it.
     function: str = ""
-    #: Whether it is in a function of that: when that is called, no line tells.
-    nested: bool = False
+    #: How many functions around it are in that one: when these are called, no line tells.
+    nested: int = 0
     #: The function's own variables that functions in it use.
     cells: frozenset[str] = frozenset()
     #: Its variables that hold what nothing else does as it makes it: ``options = copy.deepcopy(defaults)``.
@@ -234,9 +234,12 @@ def changed_later(
     mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
     order = Order(files, mentions, _leading_to(name, mentions))
     done, not_done = set[str](), named
+    makers, otherwise = set[str](), named
     for path, tree in files.items():
         called, read = _at_import(tree)
         done |= called.keys()
+        decorating, plainly = _calls(tree)
+        makers, otherwise = makers | decorating, otherwise | plainly
         not_done = not_done | read
         not_done |= {
             part
@@ -244,6 +247,8 @@ def changed_later(
             if any(order.comes_after(path, "", line, itself=False) for line in lines)
         }
     done -= not_done
+    # What these return is called with what stands below, and kept by nothing: ``@table.register("name")``.
+    makers = (makers & done) - otherwise
     stem = PurePath(made_by[0]).stem
     near = {path for path, tree in files.items() if path == made_by[0] or _names_module(tree, stem)}
     if made_by[1] in _names_read(use for use in uses if use.scope.path in near):
@@ -260,7 +265,7 @@ def changed_later(
             return order.may_follow(change, itself=False)
         if not own[1]:
             return order.may_follow(change)
-        if change.scope.nested:
+        if change.scope.nested > (own[1] in makers):
             return True
         new = change.scope.copied if change.outer else change.scope.fresh
         if change.root in new and not change.attributes:
@@ -786,6 +791,15 @@ def _at_import(tree: ast.Module) -> tuple[dict[str, list[int]], set[str]]:
     return called, read
 
 
+def _calls(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names of what a file calls to decorate, ``@name(…)``, and of all that it calls in other ways."""
+    above = {id(each) for node in ast.walk(tree) for each in getattr(node, "decorator_list", [])}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    decorating = {_last(node.func) for node in calls if id(node) in above}
+    bare = {_last(node) for node in ast.walk(tree) if id(node) in above and not isinstance(node, ast.Call)}
+    return decorating, bare.union(_last(node.func) for node in calls if id(node) not in above)
+
+
 def _names_module(tree: ast.Module, stem: str) -> bool:
     """Whether a file may import a module of that name, by a statement or by a string."""
     nodes = list(ast.walk(tree))
@@ -846,7 +860,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", "<lambda>"),
-        bool(around.function),
+        around.nested + bool(around.function),
         frozenset({*names, *bound} & _free(own)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
