@@ -309,6 +309,46 @@ def test_what_cannot_be_set_is_none_of_what_is_changed(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
 
 
+PROPERTIES = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Schedule:
+    def __init__(self):
+        self.rate = 0.1
+
+
+class Trainer:
+    def __init__(self):
+        self._schedule = Schedule()
+
+    @property
+    def schedule(self):
+        return self._schedule
+
+    def step(self, w, x):
+        grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - self._schedule.rate * grads
+
+
+def later(trainer):
+    trainer.schedule.rate *= 0.5
+
+
+def inputs():
+    return Trainer(), np.ones(4, np.float32), np.ones((24, 4), np.float32)
+"""
+
+
+def test_what_changes_behind_a_property_is_refused(shared: Project) -> None:
+    shared.write("properties.py", PROPERTIES)
+    says = ("which line 25 changes",)
+    words = ("gen", "properties.py::Trainer.step", "--inputs", "properties.py::inputs")
+    shared.refused("JP062", *words, says=says, exit_code=1)
+
+
 DECORATORS = """
 import jax.numpy as jnp
 

@@ -288,7 +288,7 @@ def changed_later(
     kept = [*constants.values(), *(value for own in spaces.enclosed.values() for value in own.values())]
     objects = [value for value in globals_ if is_users_object(value)]
     objects += [value for value in kept if not isinstance(value, FIXED)]
-    deep = _held_by(objects)
+    deep = _objects_in(objects)
     own_parameters = set() if plain is None else _kept_parameters(plain)
     everything = [*objects, *deep]
     given = HandedOn(_handed_on(files), spaces)
@@ -470,7 +470,7 @@ def _values(use: Use, spaces: Spaces) -> list[Any]:
 
 
 def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
-    """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
+    """What a read comes by, or what a change changes; `objects` are those that locals may stand for."""
     space = spaces.modules[use.scope.path]
     if use.changes and use.attributes[-1:] == (ALL,):
         return [(_holder(value), name) for value in _owners(use, spaces, objects) for name in (ALL, ONE)]
@@ -479,15 +479,14 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             return []
         name = use.attributes[0]
         found = [value for value in objects if not use.is_own or _is_of(value, space, use)]
-        if use.changes:
-            found = [each for each in found if use.inside or not _is_computed(each, name)]
         if use.in_doubt:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
-        if not found:
-            return _of_unknown(use, objects)
-        return [place for value in found for place in _on_the_way(value, use)]
+        places = [place for value in found for place in _on_the_way(value, use)]
+        # What a property returns is found by no name.
+        followed = found and all(_leads_on(value, use) for value in found if _has(value, name))
+        return places if followed else [*places, *_of_unknown(use, objects)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [id(space), *map(_holder, values)]
     named = [*zip(holders, names, strict=False)]
@@ -536,12 +535,23 @@ def _on_the_way(value: Any, use: Use) -> Iterator[Place]:
     for name in use.attributes:
         if not _has(value, name):
             return
+        if use.changes and not use.inside and name == use.attributes[-1] and _is_computed(value, name):
+            return
         for holder in _lookup(value, name, use):
             yield from _of_attribute(use, id(holder), name)
         value = getattr(value, "__dict__", {}).get(name)
 
 
-def _held_by(objects: Iterable[Any]) -> list[Any]:
+def _leads_on(value: Any, use: Use) -> bool:
+    """Whether the attributes of a use, but for the last, are plain ones of a value and of what they hold."""
+    for name in use.attributes[:-1]:
+        if name not in getattr(value, "__dict__", {}):
+            return False
+        value = vars(value)[name]
+    return True
+
+
+def _objects_in(objects: Iterable[Any]) -> list[Any]:
     """The user's objects that some objects hold in attributes and containers, and what those hold."""
     found: list[Any] = []
     seen = {id(value) for value in objects}
@@ -793,11 +803,12 @@ def _at_import(tree: ast.Module) -> tuple[dict[str, list[int]], set[str]]:
 
 def _calls(tree: ast.Module) -> tuple[set[str], set[str]]:
     """The names of what a file calls to decorate, ``@name(…)``, and of all that it calls in other ways."""
-    above = {id(each) for node in ast.walk(tree) for each in getattr(node, "decorator_list", [])}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    decorating = {_last(node.func) for node in calls if id(node) in above}
-    bare = {_last(node) for node in ast.walk(tree) if id(node) in above and not isinstance(node, ast.Call)}
-    return decorating, bare.union(_last(node.func) for node in calls if id(node) not in above)
+    nodes = list(ast.walk(tree))
+    above = {id(each): each for node in nodes for each in getattr(node, "decorator_list", [])}
+    made = [each.func for each in above.values() if isinstance(each, ast.Call)]
+    plain = [each for each in above.values() if not isinstance(each, ast.Call)]
+    plain += [node.func for node in nodes if isinstance(node, ast.Call) and id(node) not in above]
+    return {*map(_last, made)}, {*map(_last, plain)}
 
 
 def _names_module(tree: ast.Module, stem: str) -> bool:
