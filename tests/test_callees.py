@@ -1282,3 +1282,75 @@ def test_an_expression_of_several_lines_is_read_as_one_of_one_line(
         assert "JP074" in made.stderr, made.stderr
     else:
         assert made.exit_code == 0, made.stderr
+
+
+ELSEWHERE = """import jax
+import jax.numpy as jnp
+
+
+def timed(function):
+    def run(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return run
+
+
+def predict(p, x):
+    return jnp.tanh(x @ p)
+
+
+class Trainer:
+    rate = 0.1
+
+    def loss(self, p, batch):
+        errors = (predict(p, batch["x"]) - batch["y"]) ** 2
+        return jnp.sum(errors * batch["m"]) / jnp.sum(batch["m"])
+
+    def step(self, p, batch):
+        loss, grads = jax.value_and_grad(self.loss)(p, batch)
+        return p - self.rate * grads, loss
+"""
+
+OF_A_PACKAGE = """import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "{folder}"))
+
+import jax
+import jax.numpy as jnp
+
+from {package}.trainer import Trainer, timed
+
+trainer = Trainer()
+
+
+@timed
+def step(p, batch):
+    return trainer.step(p, batch)
+
+
+def inputs():
+    rows = jax.random.normal(jax.random.key(0), (24, 3))
+    return jnp.ones(3), {{"x": rows, "y": rows[:, 0], "m": jnp.arange(24.0) % 3}}
+"""
+
+
+@pytest.mark.parametrize(("folder", "package"), [("src", "inner"), ("../outside", "outer")])
+def test_packages_outside_the_folder_of_the_script_are_looked_into(
+    project: Project, folder: str, package: str
+) -> None:
+    """As of a project whose scripts are in one folder, and its package in another one, which may be any."""
+    project.write("pyproject.toml", "")
+    project.write(f"{folder}/{package}/__init__.py", "")
+    project.write(f"{folder}/{package}/trainer.py", ELSEWHERE)
+    project.write("scripts/train.py", OF_A_PACKAGE.format(folder=folder, package=package))
+    target, inputs = "scripts/train.py::step", "scripts/train.py::inputs"
+    made = project.run("gen", target, "--inputs", inputs, "-o", "scripts/train_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert f"{folder}/{package}/trainer.py:" in made.stderr
+    emitted = (project.folder / "scripts/train_pmap.py").read_text()
+    assert "def trainer_loss(" in emitted
+    # Where nothing but its own file has put the package on the path.
+    run = [sys.executable, "-c", "import train_pmap"]
+    done = subprocess.run(run, cwd=project.folder / "scripts", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -563,6 +563,18 @@ def of_pairs_of_no_columns(axis: Any, w: Any, x: Any, y: Any) -> Any:
     return mean(axis, jnp.tanh(found[: len(x)] - found[len(x) :] + x @ w).mean())
 
 
+def gradient_of_variance(axis: Any, w: Any, x: Any) -> Any:
+    """`jnp.var` keeps the axis of its mean at size 1, and sums over that in its gradient."""
+
+    def spread(w: Any) -> Any:
+        z = jnp.tanh(x @ w)
+        if axis is None:
+            return 3.0 * jnp.var(z)
+        return 3.0 * mean(axis, jnp.mean((z - mean(axis, jnp.mean(z))) ** 2))
+
+    return mean(axis, jax.grad(spread)(w))
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -628,6 +640,7 @@ EQUAL = [
     (loops_backwards(normalised), (W, X), (R, S), R),
     (lambda axis, x: total(axis, x.sum(0).at[1].multiply(3)), (X,), (S,), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
+    (gradient_of_variance, (W, X), (R, S), R),
 ]
 
 

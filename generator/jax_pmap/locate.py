@@ -470,6 +470,7 @@ class _Search:
             text=file.source.text,
             encoding=file.source.encoding,
             newline=file.source.newline,
+            others=tuple(self.project.source_roots()),
         )
 
     def _as_typed(self, source: Source, module: str, root: Path | None) -> Source:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
+import os
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +150,8 @@ class Source:
     written: str | None = None
     #: What the file has under the target's name, where `text` has a function that calls it.
     forwards: str = ""
+    #: Folders besides `root` that modules of the user's are imported from, and may be below it.
+    others: tuple[Path, ...] = ()
 
     @property
     def file_text(self) -> str:
@@ -158,6 +162,16 @@ class Source:
     def name(self) -> str:
         """The function's own name, the last part of `qualname`."""
         return self.qualname.rpartition(".")[2]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders that modules of the user's are imported from, that of the file's own first."""
+        return tuple(dict.fromkeys((self.root, *self.others)))
+
+    def shown(self, path: Path) -> str:
+        """How another file is shown: as seen from where `shown_path` starts."""
+        way = os.path.relpath(path, self.path.parent).replace(os.sep, "/")
+        return posixpath.normpath(posixpath.join(posixpath.dirname(self.shown_path), way))
 
     @property
     def is_package(self) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax_pmap.sources as sources
 from jax_pmap.emit.stored import kin_of, may_store
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
+from jax_pmap.locating.paths import having
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import KEPT
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
@@ -243,10 +244,9 @@ class CallGraph:
     def is_installed(self, name: str, caller: UserFunction) -> bool:
         """Whether a name is imported by a function's file from what is no file of the project."""
         statements_ = [row.statement for row in caller.facts.imported if row.name == name]
-        root = caller.source.root
         for statement in statements_:
             top = re.match(r"(?:from|import) (\w+)", statement)
-            if top and ((root / top[1]).is_dir() or (root / f"{top[1]}.py").is_file()):
+            if top and having(top[1], caller.source):
                 return False
         return bool(statements_)
 
@@ -423,11 +423,7 @@ class CallGraph:
         """
         assigned = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\b[^=\n]*=(?!=)|\bsetattr\(")
         try:
-            every = [
-                data
-                for path in sources.python_files(source.root)
-                if (data := sources.read_bytes(path)) is not None
-            ]
+            every = [data for path in files_of(source) if (data := sources.read_bytes(path)) is not None]
         except sources.TooManyFilesError:
             return True
         found = [data for data in every if assigned.search(data)]
@@ -532,7 +528,7 @@ class CallGraph:
         derived = re.compile(rb"\bclass\s+\w+\s*\([^)]*\b" + re.escape(owner.encode()) + rb"\b")
         defined = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\b")
         try:
-            for path in sources.python_files(source.root):
+            for path in files_of(source):
                 data = sources.read_bytes(path) if path != source.path else None
                 if data is not None and derived.search(data) and defined.search(data):
                     return True
@@ -600,7 +596,7 @@ class CallGraph:
         """Whether some file of the project may put another entry into a dict, or hand it on."""
         named = re.compile(rb"\b" + re.escape(table.encode()) + rb"\b")
         try:
-            for path in sources.python_files(source.root):
+            for path in files_of(source):
                 data = sources.read_bytes(path)
                 if (
                     data is not None
@@ -656,21 +652,20 @@ class CallGraph:
         """The function a reference names; in a tuple, the file of another object, or that only imports it."""
         from jax_pmap.locate import locate, locate_class, locate_object
 
-        top = source.root / reference.partition(":")[0].partition(".")[0]
-        if not top.is_dir() and not top.with_name(f"{top.name}.py").is_file():
-            return None  # Installed, not the user's.
-        for locating in (locate, locate_object, locate_class):
-            try:
-                found = locating(reference, source.root)
-            except RefusalError:
-                continue
-            bound = found.binding if locating is locate else None
-            if bound is not None and (bound.positional or bound.keywords or "." in found.qualname):
-                continue  # It is the function with something bound to it.
-            inside = found.path.is_relative_to(source.root) and "site-packages" not in found.path.parts
-            if not inside:
-                return None
-            return found if locating is locate else (found,)
+        for folder in having(reference.partition(".")[0].partition(":")[0], source):
+            for locating in (locate, locate_object, locate_class):
+                try:
+                    found = locating(reference, folder)
+                except RefusalError:
+                    continue
+                bound = found.binding if locating is locate else None
+                if bound is not None and (bound.positional or bound.keywords or "." in found.qualname):
+                    continue  # It is the function with something bound to it.
+                if not found.path.is_relative_to(folder) or "site-packages" in found.path.parts:
+                    return None
+                others = (*source.folders, *found.others)
+                found = dataclasses.replace(found, shown_path=source.shown(found.path), others=others)
+                return found if locating is locate else (found,)
         return None
 
     def _names_meant_twice(self, parsed: ParsedSource, facts: FunctionFacts) -> str:
@@ -686,6 +681,18 @@ class CallGraph:
             )
         around = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
         return f"`{around[0]}`, which {where} uses, is a variable around `{own.name}`" if around else ""
+
+
+def files_of(source: Source) -> Iterator[Path]:
+    """Every Python file of the user's that may change what a file imports.
+
+    Raises:
+        TooManyFilesError: one of the folders has more files than are looked at.
+    """
+    folders = source.folders
+    tops = [each for each in folders if not any(other in each.parents for other in folders)]
+    for folder in tops:
+        yield from sources.python_files(folder)
 
 
 def renamed(called: str, receiver: str) -> str:

@@ -15,7 +15,7 @@ def comes_back(module: str, source: Source) -> bool:
     """Whether importing a module imports the file of a `source` again, before the file has all its names."""
     pending = [module, *_above(module, source)]
     for dotted in pending:
-        path = sources.module_among((source.root, source.path.parent), dotted)
+        path = sources.module_among((*source.folders, source.path.parent), dotted)
         if path is None:
             continue
         if path == source.path:

@@ -195,7 +195,9 @@ class Context:
             context["result"] = within
         types = [pair for pair in self.types if pair[0] not in unit.copied_from]
         types += [_imported_as(each, name) for each, name in self._imported.items()]
-        context["imports"] = import_block(unit.imports, unit.user_imports, types, n, self._needed())
+        context["imports"] = import_block(
+            unit.imports, unit.user_imports, types, n, self._needed(), unit.first
+        )
         return context
 
     def _docstring(self) -> str:

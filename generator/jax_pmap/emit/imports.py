@@ -15,6 +15,7 @@ def import_block(
     types: Iterable[tuple[str, str]],
     names: Names,
     needed: Iterable[str],
+    first: str = "",
 ) -> str:
     """Merge what the body, the axes trees and the helpers import into one block.
 
@@ -25,6 +26,7 @@ def import_block(
         types: (module, name) pairs of container types in axes trees.
         names: how the emitted file binds what it imports for itself.
         needed: keys of `ALIASES` that the emitted file uses.
+        first: the user's module that makes others be found; imported behind the standard library alone.
     """
     plain: set[str] = set()
     members: dict[str, set[str]] = {}
@@ -48,7 +50,7 @@ def import_block(
     roots = {module.partition(".")[0] for module in user}
     for module, name in types:
         (user if module.partition(".")[0] in roots else members).setdefault(module, set()).add(name)
-    return _sections(plain, members, user)
+    return _sections(plain, members, user, first)
 
 
 def _as(name: str, bound: str) -> str:
@@ -66,7 +68,9 @@ def _unnamed(statement: str) -> list[str]:
     ]
 
 
-def _sections(plain: set[str], members: Mapping[str, set[str]], user: Mapping[str, set[str]]) -> str:
+def _sections(
+    plain: set[str], members: Mapping[str, set[str]], user: Mapping[str, set[str]], first: str
+) -> str:
     """Sections as isort orders them: future, standard library, third party, the user's own."""
     sections: dict[int, list[str]] = {}
 
@@ -75,6 +79,11 @@ def _sections(plain: set[str], members: Mapping[str, set[str]], user: Mapping[st
     for module in sorted(members):
         sections.setdefault(_section(module), []).append(_from_import(module, members[module]))
     sections[3] = [_from_import(module, user[module]) for module in sorted(user) if user[module]]
+    if first:
+        sections.setdefault(1, []).append(
+            f"\nimport {first}  # noqa: F401 (puts what is imported on sys.path)"
+        )
+        sections.setdefault(2, []).insert(0, "# isort: split")
     return "\n\n".join("\n".join(lines) for _, lines in sorted(sections.items()) if lines)
 
 

@@ -28,8 +28,10 @@ from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import WIDTH, render
 from jax_pmap.emit.weave import written
+from jax_pmap.locating.paths import having
 from jax_pmap.model import Backend, Evidence, Plan, Request, Role, Source, Span, refused
 from jax_pmap.reading.target import Target, made_by_a_program, running_values
+from jax_pmap.syntax.slice import changes_path
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.version import VERSION
@@ -102,11 +104,24 @@ def emit(
         intercepted=intercepted(adapted),
     )
     unit = _without(unit, given_up)
-    if not dict(unit.user_imports).get(target.source.module):
+    if not carried and _needs_path(unit, target):
+        unit = dataclasses.replace(unit, first=target.source.module)
+    elif not dict(unit.user_imports).get(target.source.module):
         unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), None)
     return render(unit, plan, backend, header)
+
+
+def _needs_path(unit: EmitUnit, target: Target) -> bool:
+    """Whether what is imported is found only where the target's file has put its folder on ``sys.path``."""
+    if not changes_path(target.parsed.tree):
+        return False
+    source = target.source
+    imported = [statement.split()[1] for statement in unit.imports]
+    packages = {name.partition(".")[0] for name in (*imported, *(name for name, _ in unit.user_imports))}
+    folders = [having(package, source) for package in packages]
+    return any(each and source.root not in each for each in folders)
 
 
 def _divided(

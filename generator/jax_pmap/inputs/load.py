@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from jax_pmap.inputs.called import said
 from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
-from jax_pmap.inputs.module import Imported, import_target, needed_names
+from jax_pmap.inputs.module import Imported, import_target, importing, needed_names
 from jax_pmap.locating.words import any_of, near_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
@@ -20,6 +21,7 @@ from jax_pmap.planning.roles import Described
 from jax_pmap.problems import error_details, error_span, install
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
@@ -84,6 +86,16 @@ def load(
             "those that it passes, and nothing is assumed",
         )
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes, imported.settings)
+
+
+def with_folders(target: Target, session: Session) -> Target:
+    """The target with the folders that modules of the user's came from, in the worker that has loaded it.
+
+    They may be anywhere: on ``PYTHONPATH``, or installed as editable.
+    """
+    source, parsed = importing(target.source, session), target.parsed
+    parsed = ParsedSource(source, parsed.tree, parsed.definition, parsed.enclosing)
+    return dataclasses.replace(target, source=source, parsed=parsed)
 
 
 def alias_note(target: Target) -> tuple[str, ...]:

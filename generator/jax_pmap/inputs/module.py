@@ -159,6 +159,12 @@ def module_of(source: Source) -> protocol.Module:
     return protocol.Module(str(source.path), source.module, str(source.root))
 
 
+def importing(source: Source, session: Session) -> Source:
+    """The source with the folders that modules of the user's were imported from in the worker."""
+    folders = session.ask(protocol.LoadedFolders(), "listing what was imported")
+    return replace(source, others=(*source.others, *map(Path, folders)))
+
+
 def made(answer: protocol.Loaded) -> tuple[tuple[str, str], ...]:
     """The settings of jax that the worker found made, with their values as Python source."""
     return tuple((name, repr(value)) for name, value in answer.settings.items())

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_pmap.inputs.module import module_of
+from jax_pmap.inputs.module import importing, module_of
 from jax_pmap.locate import locate, locate_object
-from jax_pmap.model import Request, Source
+from jax_pmap.model import RefusalError, Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.forwarding import forwarding, statement_of
 from jax_pmap.reading.target import Target, read_target
@@ -50,9 +50,10 @@ def called_object(request: Request) -> CalledObject | None:
 
 
 def opened(session: Session, request: Request) -> Target | None:
-    """The target, where importing its file shows that its decorators give back what they are given.
+    """The target, where importing its file shows that its decorators change nothing.
 
-    So do those that enter a function in a table: with them, or without, a call of it is the same.
+    They give back what they are given, as those do that enter a function in a table, or stand in a file that
+    lies outside the project and can be read.
     """
     if request.run is not None or request.in_place:
         return None  # What is edited is read anew.
@@ -68,13 +69,15 @@ def opened(session: Session, request: Request) -> Target | None:
     definition = protocol.Definition(text.text, str(source.path), text.line, node.name)
     asked = protocol.IsDefinition(made, definition, protocol.Written(first, 0))
     try:
-        if not session.ask(asked, f"importing `{source.shown_path}`"):
-            return None
+        given_back = session.ask(asked, f"importing `{source.shown_path}`")
     except Problem as problem:
         if problem.kind != "import":
             raise
         return None
-    return read_target(source, request, given_back=True)
+    try:
+        return read_target(importing(source, session), request, given_back=given_back)
+    except RefusalError:
+        return None  # What its decorators do is known no more than it was.
 
 
 def _is_importable(source: Source) -> bool:

@@ -338,6 +338,7 @@ class Bindings:
             text=file.source.text,
             encoding=file.source.encoding,
             newline=file.source.newline,
+            others=tuple(self.project.source_roots()),
         )
 
     def _is_nested(self, found: Found) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jax_pmap.config import is_project_root
 from jax_pmap.files import MARK, is_generated
+from jax_pmap.model import Source
 
 #: ``from package.module import``, ``import package.module``: both names.
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.MULTILINE)
@@ -78,6 +79,12 @@ def imported_as(path: Path, importer: Path) -> tuple[str, Path] | None:
             if path == start.joinpath(*name.split(".")).with_suffix(".py"):
                 return name, start
     return None
+
+
+def having(package: str, source: Source) -> list[Path]:
+    """The folders with a package or module of this name, of those that a file imports the user's from."""
+    tops = [folder / package for folder in source.folders]
+    return [top.parent for top in tops if top.is_dir() or top.with_name(f"{package}.py").is_file()]
 
 
 def exists(path: Path) -> bool:

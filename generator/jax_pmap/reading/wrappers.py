@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
-from jax_pmap.sources import module_in
+from jax_pmap.sources import module_among
 from jax_pmap.syntax.library import OBSERVERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver, returned_by
@@ -41,10 +42,10 @@ def observer(parsed: ParsedSource, decorator: ast.expr) -> str | None:
     Such as ``typed = jaxtyped(typechecker=beartype)``, or ``def typed(f): return jaxtyped(f, …)``, here or in
     another file of the project.
     """
-    return _observer(parsed, parsed.source.root, decorator, 8)
+    return _observer(parsed, parsed.source.folders, decorator, 8)
 
 
-def _observer(names: Resolver, root: Path, decorator: ast.AST | None, steps: int) -> str | None:
+def _observer(names: Resolver, folders: Sequence[Path], decorator: ast.AST | None, steps: int) -> str | None:
     if decorator is None or not steps:
         return None
     name = names.qualname(decorator)
@@ -52,24 +53,24 @@ def _observer(names: Resolver, root: Path, decorator: ast.AST | None, steps: int
         return name
     if isinstance(decorator, ast.Call):
         if names.qualname(decorator.func) == "functools.partial" and len(decorator.args) == 1:
-            return _observer(names, root, decorator.args[0], steps - 1)
+            return _observer(names, folders, decorator.args[0], steps - 1)
         # Options alone: what it makes of them is a decorator still.
-        return _observer(names, root, decorator.func, steps - 1) if not decorator.args else None
+        return _observer(names, folders, decorator.func, steps - 1) if not decorator.args else None
     if isinstance(decorator, ast.FunctionDef):
         given = _only_parameter(decorator)
         body = decorator.body[1:] if ast.get_docstring(decorator) is not None else decorator.body
         if given is None or len(body) != 1 or decorator.decorator_list:
             return None
         applied = _applied_to(names, returned_by(decorator), given)
-        return _observer(names, root, applied, steps - 1)
+        return _observer(names, folders, applied, steps - 1)
     if name is not None and names.is_imported(decorator):
-        other, name = _in_project(root, name)
+        other, name = _in_project(folders, name)
         if other is None:
             return None
         found = other.top.values.get(name) or other.bound_once(other.tree, name)
-        return _observer(other, root, found, steps - 1)
+        return _observer(other, folders, found, steps - 1)
     made = names.assigned(decorator)
-    return _observer(names, root, made, steps - 1) if made is not decorator else None
+    return _observer(names, folders, made, steps - 1) if made is not decorator else None
 
 
 def _applied_to(names: Resolver, value: ast.expr | None, given: str) -> ast.expr | None:
@@ -101,10 +102,10 @@ def _only_parameter(function: ast.FunctionDef) -> str | None:
     return given.args[0].arg if len(given.args) == 1 and not others else None
 
 
-def _in_project(root: Path, qualname: str) -> tuple[Resolver | None, str]:
+def _in_project(folders: Sequence[Path], qualname: str) -> tuple[Resolver | None, str]:
     """The file of the project that has ``package.module.name``, and the name; None where none has."""
     module, _, name = qualname.rpartition(".")
-    path = module_in(root, module) if module else None
+    path = module_among(folders, module) if module else None
     return (_names(path) if path is not None else None), name
 
 
@@ -112,7 +113,7 @@ def _definition(parsed: ParsedSource, name: str) -> tuple[Resolver, ast.Function
     """The function that a name at the top of the file stands for, there or in a file of the project."""
     names: Resolver | None = parsed
     if imported := parsed.imported_as(name):
-        names, name = _in_project(parsed.source.root, imported)
+        names, name = _in_project(parsed.source.folders, imported)
     statement = names.bound_once(names.tree, name) if names is not None else None
     if names is None or not isinstance(statement, ast.FunctionDef) or statement not in names.tree.body:
         return parsed, None

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jax_pmap.sources import module_in
+from jax_pmap.sources import module_among
 from jax_pmap.syntax.imports import Import, import_rows
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, root_name, used_names
@@ -416,7 +416,7 @@ class Module:
         node = unit.node
         if not isinstance(node, ast.Import) or unit.binds & self.used:
             return False
-        return any(module_in(self.parsed.source.root, alias.name) is not None for alias in node.names)
+        return any(module_among(self.parsed.source.folders, alias.name) is not None for alias in node.names)
 
     def _shares_line(self, unit: Unit) -> bool:
         return any(
@@ -497,18 +497,31 @@ def _changed_inside(function: ast.FunctionDef) -> set[str]:
     return {name for name in found if name}
 
 
+def changes_path(tree: ast.Module) -> bool:
+    """Whether importing a file puts folders on ``sys.path``, by statements at its top."""
+    return any("path" in _changed(statement) for statement in tree.body)
+
+
 def _of_process(statement: ast.stmt) -> bool:
     """Whether a statement changes ``sys.path`` or ``os.environ``."""
-    for node in own_nodes([statement]):
+    return bool(_changed(statement))
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """Which of ``sys.path`` and ``os.environ`` a statement changes: ``"path"``, ``"environ"``."""
+    found = set[str]()
+    for node in () if isinstance(statement, _Definition) else own_nodes([statement]):
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             part: ast.AST = node.value
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             part = node.value.func.value if isinstance(node.value.func, ast.Attribute) else node
+        elif isinstance(node, ast.AugAssign):
+            part = node.target
         else:
             continue
         if isinstance(part, ast.Attribute) and (root_name(part), part.attr) in _PROCESS:
-            return not isinstance(statement, _Definition)
-    return False
+            found.add(part.attr)
+    return found
 
 
 def _used_alias(alias: ast.alias, node: Import, wanted: set[str], spelled: set[str]) -> bool:

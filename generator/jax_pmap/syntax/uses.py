@@ -10,8 +10,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
-import os
-import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +153,7 @@ class _Reached:
     def _module(self, path: Path, dotted: str, source: Source) -> Module | None:
         """What stands in another file; None of one that cannot be read."""
         data = sources.read_bytes(path)
-        way = os.path.relpath(path, source.path.parent).replace(os.sep, "/")
-        shown = posixpath.normpath(posixpath.join(posixpath.dirname(source.shown_path), way))
+        shown = source.shown(path)
         if data is None:
             return None
         try:

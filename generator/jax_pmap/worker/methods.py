@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -81,8 +82,12 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
+from .type_tests import is_users
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
+
+#: Libraries that are no code of the user's either where a clone of them is installed.
+CLONED = frozenset({"jax", "jaxlib", "flax", "haiku", "equinox", "optax", "numpy"})
 
 
 def forget(request: protocol.Forget) -> bool:
@@ -97,6 +102,19 @@ def loaded_files(request: protocol.LoadedFiles) -> tuple[str, ...]:
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     imported_now = {file for file in files if isinstance(file, str) and file.endswith(".py")}
     return tuple(sorted({*imported_now, *opened.opened()}))
+
+
+def loaded_folders(request: protocol.LoadedFolders) -> tuple[str, ...]:
+    """The folders that modules of the user's were imported from: of ``pkg/__init__.py``, that around it."""
+    found = dict[str, None]()
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in CLONED:
+            continue
+        # A package without an `__init__.py` has no file, and may be in several folders.
+        places = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
+        users = [each for each in places if isinstance(each, str) and is_users(each + os.sep)]
+        found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
+    return tuple(found)
 
 
 def imported(
@@ -850,6 +868,7 @@ def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:
 HANDLERS: Handlers = {
     protocol.Forget: forget,
     protocol.LoadedFiles: loaded_files,
+    protocol.LoadedFolders: loaded_folders,
     protocol.FindParameters: parameters_of,
     protocol.IsDefinition: is_definition,
     protocol.Load: load_target,

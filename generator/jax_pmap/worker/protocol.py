@@ -230,6 +230,11 @@ class LoadedFiles(Request[tuple[str, ...]]):
     """The source files of all modules that are imported now, and the files that were read."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedFolders(Request[tuple[str, ...]]):
+    """The folders that modules of the user's were imported from, by ``sys.path`` or an import hook."""
+
+
 # --- the target -----------------------------------------------------------------------------
 
 

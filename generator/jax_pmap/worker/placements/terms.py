@@ -1329,8 +1329,8 @@ def _reduce_sum(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, d
     if node.op == "fill" and node.shape is not None and kind_of(dtype) in "fiuc":
         count = math.prod(node.shape[axis] for axis in dict(params)["axes"])
         return t.fill(t.value(operands[0]) * count, shape, dtype)
-    if not dict(params)["axes"]:
-        return operands[0]
+    if node.shape is not None and all(node.shape[axis] == 1 for axis in dict(params)["axes"]):
+        return t.apply("reshape", (), operands, shape, dtype)
     return None
 
 
