@@ -1354,3 +1354,37 @@ def test_packages_outside_the_folder_of_the_script_are_looked_into(
     run = [sys.executable, "-c", "import train_pmap"]
     done = subprocess.run(run, cwd=project.folder / "scripts", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+ADAPTED = """import jax
+import jax.numpy as jnp
+
+
+def update(p, grads):
+    return jax.tree.map(lambda a, g: a - 0.1 * g, p, grads)
+
+
+def loss(p, x, y):
+    return jnp.mean((x @ p - y) ** 2)
+
+
+def adapt(p, x, y):
+    return loss(update(p, jax.grad(loss)(p, x[:2], y[:2])), x[2:], y[2:])
+
+
+def step(p, x, y):
+    def outer(p):
+        tasks = jax.vmap(adapt, (None, 0, 0))
+        return jnp.mean(tasks(p, x.reshape(-1, 4, 3), y.reshape(-1, 4)))
+
+    return update(p, jax.grad(outer)(p))
+"""
+
+
+def test_gradients_are_averaged_in_the_statement_that_takes_them(shared: Project) -> None:
+    """And not in the helper they are given to, which is called for each task as well."""
+    shared.write("adapted.py", ADAPTED)
+    given = ("--arg", "p=f32[3]", "--arg", "x=f32[32,3]", "--arg", "y=f32[32]")
+    made = shared.run("gen", "adapted.py::step", *given, "-o", "adapted_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert "from adapted import adapt, update" in (shared.folder / "adapted_pmap.py").read_text()

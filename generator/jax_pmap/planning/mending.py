@@ -71,7 +71,7 @@ class Mending:
             if statement.value in self.table.by_point
             else False
         )
-        inner = self._gradients_in(statement)
+        inner = self.gradients_in(statement)
         if self.table.wrap_all(state, inner, first, numbers=False):
             return True
         if statement.accumulates and statement.value is not None and self._repeats(statement, events):
@@ -262,7 +262,7 @@ class Mending:
         first = self.table.first_of(statement, events)
         value = self.table.by_point[statement.value]
         whole = first[statement.value]
-        inner = self._gradients_in(statement)
+        inner = self.gradients_in(statement)
         if self.table.wrap_all(state, inner, first, numbers=False):
             return True
         if not value.is_display and not whole.varying:
@@ -431,7 +431,7 @@ class Mending:
             ]
         return together
 
-    def _gradients_in(self, statement: Statement) -> list[Expression]:
+    def gradients_in(self, statement: Statement) -> list[Expression]:
         """Gradient calls inside a statement, where they are not all of it."""
         found = [self.table.by_point[point] for point in self.table.gradients]
         return [e for e in found if e.statement == statement.index and e.point != statement.value]
