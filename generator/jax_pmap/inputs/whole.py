@@ -77,6 +77,8 @@ def opened(session: Session, request: Request) -> Target | None:
     try:
         return read_target(importing(source, session), request, given_back=given_back)
     except RefusalError:
+        if given_back:
+            raise
         return None  # What its decorators do is known no more than it was.
 
 
