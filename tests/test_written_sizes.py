@@ -54,6 +54,18 @@ CODE = '''
         return jnp.mean(functools.partial(jnp.reshape, shape=(BATCH, 3))(x @ w) * SCALES)
 
 
+    def micro(p, x):
+        """Rows of a microbatch, and hidden units that depend on each other."""
+        def loss(p, x):
+            hidden = jax.nn.relu(jnp.sort(x @ p["w"]) + p["b"])
+            return jnp.mean(jax.nn.logsumexp(hidden @ p["v"], axis=-1))
+
+        def add(total, x):
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(p, x)), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, p), x.reshape(4, 8, 5))[0]
+
+
     SCALES = jnp.linspace(1.0, 2.0, 30)[:, None]
 
 
@@ -224,6 +236,12 @@ def test_what_no_number_mends_is_refused(written: Project) -> None:
     written.refused(
         "JP068", "plan", "written.py::of_library", "--inputs", "written.py::for_of_library", exit_code=1
     )
+
+
+def test_the_size_is_named_before_what_becomes_of_hidden_units(written: Project) -> None:
+    given = ("--arg", 'p={"w": f32[5,10], "b": f32[10], "v": f32[10,4]}', "--arg", "x=f32[32,5]")
+    said = ("cannot reshape array of shape (4, 5)",)
+    written.refused("JP068", "plan", "written.py::micro", *given, says=said, exit_code=1)
 
 
 def test_methods_say_it_of_modules_that_a_library_runs_and_of_objects(methods: Project) -> None:

@@ -265,6 +265,9 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if roles is not tried.fallback[0]:
             return _plan(case, roles, found, whole)
     if tried.fixed is not None:
+        if tried.blamed is not None and finder.divides_parameters(tried.blamed):
+            # Where the code says a size of the batch, that tells more than what becomes of hidden units.
+            tried.refusal = tried.blamed = None
         tried.refuse(*tried.fixed)
     return None
 
