@@ -84,6 +84,16 @@ GRID = """
         return updated(params, grads), loss
 
 
+    def up_to(limit):
+        def step(params, batch):
+            loss, grads = jax.lax.pmean(jax.value_and_grad(tensor_loss)(params, batch), "data")
+            # Without the check, the derivative of a sum is a sum.
+            number = min(jax.lax.axis_size("model"), limit)
+            return updated(params, jax.tree.map(lambda g: g / number, grads)), loss
+
+        return step
+
+
     def scattered(params, batch):
         whole = jax.tree.map(lambda p: jax.lax.all_gather(p, "data", tiled=True), params)
         loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(whole, batch), "model")
@@ -97,6 +107,7 @@ GRID = """
     both = P(("data", "model"))
     over_both = mapped(over("data", "model"), P(), both, check=False)
     over_one = mapped(over("data"), P(), both, check=False)
+    limited = mapped(up_to(7), check=False)
     zero = mapped(scattered, P("data"), both, check=False)
 
     line = Mesh(devices, ("data",))
@@ -184,6 +195,10 @@ def test_what_holds_for_one_size_of_an_axis_is_not_derived(grid: Project):
     assert result.exit_code == 0, result.stderr
     assert "proved on 8 devices" in result.words
     assert "not derived for all inputs" in result.words
+
+
+def test_a_limit_on_one_axis_shows_where_that_is_long(grid: Project):
+    grid.refused("JP045", *question("limited"), says=("on a mesh of 2 × 24 devices",), exit_code=1)
 
 
 def test_two_meshes_are_held_against_each_other(grid: Project):

@@ -50,6 +50,9 @@ COMPANIONS = (ODD, (2, 4))
 UNUSUAL = (3, 5, 64)
 #: Counts that are beyond most limits: what is another program on few devices may be one on these.
 BEYOND = (64, 128)
+#: Sizes of an axis beside one that has two, the longest first: what is another program on a few devices along
+#: it may be one with these. How many there can be, arrays say that are divided along it.
+LONG = (64, 32, 24, 16, 12, 8, 6, 5)
 #: Counts that a run tells of where nothing is derived, and each count has a program of its own: an even one
 #: that is no power of 2, and more devices than a machine has.
 BESIDE = (6, 16)
@@ -189,11 +192,14 @@ def _derived(
         unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
         held = functools.partial(_held, question, parallel, packed, multiple)
         found, elsewhere = _on_many(found, held, unseen)
+        if found.complete and found.axes > 1 and small:
+            found, more = _long_axes_held(found, question, parallel, packed, multiple, named)
+            elsewhere = (*elsewhere, *more)
     larger: Sequence[tuple[Traced, int, Sequence[int]]] = ()
     if found.complete and question.axes and not uniform:
         known = math.lcm(needed, multiple)
         larger, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
-        needed = math.lcm(needed, hidden if found.mapped else 1)
+        needed = math.lcm(needed, hidden if found.axes else 1)
     for program, rows, counts in larger:
         # A slice that takes all of a small batch is another program on a large one.
         try:
@@ -207,7 +213,7 @@ def _derived(
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
     forms: list[FixedForm] = []
-    if found.complete and question.axes and (foreign or found.mapped):
+    if found.complete and question.axes and (foreign or found.axes):
         sources = question.sources if small and not foreign else ()
 
         def takes(other: Other) -> bool:
@@ -302,6 +308,77 @@ def _on_many(
     return found, (*unlike, *more[:MOST_UNTOLD])
 
 
+def _on_long_axes(
+    found: Derivation,
+    derived: Callable[[Sequence[Sequence[Traced]]], Derivation],
+    functions: Sequence[Callable[[int], Callable[[Values], Any]]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    named: Sequence[int],
+) -> tuple[Derivation, tuple[int, ...]]:
+    """`_on_many` of functions with a mesh of several axes, each of which is long by itself.
+
+    Along each it has the first of `LONG` sizes that they take, and those that the code has `named`. What is
+    `derived` of the programs of each function is asked for one long axis at a time.
+    """
+    lengths = {size for leaf in leaves for size in getattr(leaf, "shape", ())}
+    first = [2] * found.axes
+
+    def may_divide(size: int) -> bool:
+        return size == LONG[0] or any(length > size and length % size == 0 for length in lengths)
+
+    def traced(sizes: Sequence[int]) -> "list[Traced] | None":
+        try:
+            programs = [_traced_on(each, packed, leaves, math.prod(sizes), sizes) for each in functions]
+            axes = mesh_axes([each.jaxpr for each in programs])
+        except (_Untraced, Apart):  # Whoever calls it so is told.
+            return None
+        # A mesh that is written down has the sizes it has.
+        return programs if max(map(max, axes.values()), default=0) == max(sizes) else None
+
+    start = traced(first)
+    if start is None:
+        return found, ()
+    usual = _on_meshes(functions, packed, leaves, [[each] for each in start], [math.prod(first)])
+    if len(usual[0]) == 1:
+        return found, ()
+    others = [[size] for size in named if 4 < size < LONG[0] and may_divide(size)]
+    for at in range(found.axes):
+        for several in ([*filter(may_divide, LONG)], *others):
+            meshes = ([*first[:at], size, *first[at + 1 :]] for size in several)
+            long = next(((sizes, made) for sizes in meshes if (made := traced(sizes)) is not None), None)
+            if long is None:
+                continue
+            sizes, made = long
+            ended = derived([[*row, program] for row, program in zip(usual, made, strict=True)])
+            if not ended.complete:
+                there = f"on a mesh of {' × '.join(map(str, sizes))} devices it works in another way"
+                return _only_there(ended, there), (math.prod(sizes),)
+    return found, ()
+
+
+def _long_axes_held(
+    found: Derivation,
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    multiple: int,
+    named: Sequence[int],
+) -> tuple[Derivation, tuple[int, ...]]:
+    """`_on_long_axes` of a function against the reference on one device."""
+    leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(LCM, LONG[0]))
+    reference = _reference(question, packed, leaves)
+    if reference is None:
+        return found, ()
+
+    def derived(rows: Sequence[Sequence[Traced]]) -> Derivation:
+        why = _other_form(reference, rows[0])
+        given = [each.jaxpr for each in rows[0]]
+        return Derivation(0, (Ending(0, why),)) if why else derive(reference.jaxpr, given, leaf_names(packed))
+
+    return _on_long_axes(found, derived, [parallel], packed, leaves, named)
+
+
 def _held(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
@@ -376,11 +453,17 @@ def _both_held(
         return True, Derivation(0, (Ending(0, str(problem)),))
     except _Untraced:
         return True, None
+    return True, _of_two(packed, (one, other))
+
+
+def _of_two(packed: Packed, rows: Sequence[Sequence[Traced]]) -> Derivation:
+    """What is derived of the programs of two parallel functions, a reference first."""
+    one, other = rows
     why = next((why for a, b in zip(one, other, strict=True) if (why := _other_form(a, [b]))), "")
     if why:
-        return True, Derivation(0, (Ending(0, why),))
-    before, after = ([each.jaxpr for each in row] for row in (one, other))
-    return True, derive_from_parallel(before, after, leaf_names(packed))
+        return Derivation(0, (Ending(0, why),))
+    before, after = ([each.jaxpr for each in row] for row in rows)
+    return derive_from_parallel(before, after, leaf_names(packed))
 
 
 def _other_forms(
@@ -953,7 +1036,13 @@ def witness_of_two(
             if found.complete and question.axes:
                 unseen = [each for each in counts if each not in (*UNUSUAL, *chosen)]
                 held = functools.partial(_both_held, question, (reference, parallel), packed)
-                found, elsewhere = _on_many(found, held, unseen if found.operations <= FEW else ())
+                small = found.operations <= FEW
+                found, elsewhere = _on_many(found, held, unseen if small else ())
+                if found.complete and found.axes > 1 and small:
+                    leaves = abstract_leaves(packed, question.axes, math.lcm(LCM, LONG[0]))
+                    both, derived = (reference, parallel), functools.partial(_of_two, packed)
+                    found, more = _on_long_axes(found, derived, both, packed, leaves, counts)
+                    elsewhere = (*elsewhere, *more)
             if found.complete:
                 for rows in (math.lcm(*chosen) * PRIMES[1], -(-MANY // size) * size):
                     try:

@@ -38,8 +38,8 @@ class Derivation:
     unmet: tuple[Multiple, ...] = ()
     #: In how many groups of rows each device has its part of the batch.
     minibatches: int = 1
-    #: Whether it has shares at all: to the compiler's mind each device has the whole.
-    mapped: bool = True
+    #: Along how many axes of a mesh it has shares; none where the compiler has the whole in mind.
+    axes: int = 1
 
     @property
     def complete(self) -> bool:
@@ -192,7 +192,7 @@ def derivation_of(
     if not walk.axes and len(parallel) > 1:
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
         every = [derivation_of(Terms(), reference, [each], names) for each in parallel]
-        return replace(next((found for found in every if not found.complete), every[0]), mapped=False)
+        return replace(next((found for found in every if not found.complete), every[0]), axes=0)
     endings: Sequence[Ending] = ()
     for microbatches in (False, True):
         if microbatches and not (endings and walk.could_be_microbatches):
@@ -219,6 +219,7 @@ def derivation_of(
         multiples({**first.conditions, **walk.conditions}),
         multiples({**first.unmet, **walk.unmet}),
         walk.minibatches,
+        len(walk.axes),
     )
 
 
