@@ -350,3 +350,31 @@ def test_heads_of_a_number_of_columns_ask_for_no_multiple_of_rows(steps: Project
     assert document["evidence"]["derivation"]["complete"]
     assert document["plan"]["multiple_of"] == 1
     assert {("psum", "model")} <= {(row["op"], *row["along"]) for row in document["plan"]["syncs"]}
+
+
+@pytest.mark.parametrize("mode", ["pad", "drop"])
+def test_uneven_batches_are_shared_along_the_axis_of_the_batch(steps: Project, mode: str) -> None:
+    made(steps, "step", "with_state", *RULES, "--remainder", mode)
+
+
+def test_a_batch_of_too_few_rows_for_its_axis_is_said_to_be_one(shared: Project) -> None:
+    shared.write(
+        "queued.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def step(w, queue, at, x):
+            def loss(w):
+                z = x @ w
+                return jnp.mean(z**2), z
+
+            (value, z), grad = jax.value_and_grad(loss, has_aux=True)(w)
+            return w - 0.1 * grad, jax.lax.dynamic_update_slice(queue, z[:8], (at, 0)), value
+        """,
+    )
+    given = ("w=f32[6,8]", "queue=f32[48,8]", "at=i32[]", "x=f32[24,6]")
+    words = ("gen", "queued.py::step", *(word for each in given for word in ("--arg", each)), *FORM)
+    mesh = ("--mesh", "data=4,model=2", "--spec", "w=None,model", "--no-run")
+    shared.refused("JP041", *words, *mesh, says=("the 4 devices along `data`",), exit_code=1)

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from jax_pmap.emit.axes import collapse, used_axes
-from jax_pmap.model import Backend, Leaf, Plan, Span, refused
+from jax_pmap.model import GATHERED, SCATTERED, Backend, Leaf, Plan, Span, refused
 
 #: What is made whole by sums alone; those of a mask, or with one, leave out the rows in which it is zero.
-SUMS = frozenset({"psum", "pmean", "mean", "average", "var", "std"})
+SUMS = frozenset({"psum", "pmean", "mean", "average", "var", "std", *SCATTERED.values()})
 #: What people call an array that says how much each example counts.
 _WEIGHTS = re.compile(r"(.*_)?(masks?|weights?|valid|padding_mask|w)(_.*)?", re.IGNORECASE)
 
@@ -78,7 +78,9 @@ def remainder_of(plan: Plan, mode: str, backend: Backend, span: Span) -> Remaind
 
 def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tuple[str, ...]:
     """The leaves to fill with zeros, so that added rows do not count; none where no rows are combined."""
-    if not plan.syncs:
+    # Of parameters in parts, and among devices that have the same rows, no rows are combined.
+    syncs = [sync for sync in plan.syncs if "" in sync.along and sync.op != GATHERED]
+    if not syncs:
         if backend is Backend.JIT:
             raise refused(
                 "JP060",
@@ -87,7 +89,7 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
                 span,
             )
         return ()
-    folded = next((sync for sync in plan.syncs if sync.op == "fold_in"), None)
+    folded = next((sync for sync in syncs if sync.op == "fold_in"), None)
     if folded is not None:
         raise refused(
             "JP060",
@@ -95,7 +97,7 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
             "Use --remainder drop, or pass one key for each row",
             folded.span,
         )
-    extreme = next((sync for sync in plan.syncs if sync.op not in SUMS), None)
+    extreme = next((sync for sync in syncs if sync.op not in SUMS), None)
     if extreme is not None:
         raise refused(
             "JP060",
@@ -107,7 +109,7 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
     names = {leaf.path: re.sub(r"['\"\]]", "", re.split(r"[.\[]", leaf.path)[-1]) for leaf in leaves}
     zeros = tuple(path for path, name in names.items() if _WEIGHTS.fullmatch(name))
     if not zeros:
-        sync = plan.syncs[0]
+        sync = syncs[0]
         raise refused(
             "JP060",
             f"`{sync.value}` counts every row of the batch ({sync.op}), so rows added to an uneven one "

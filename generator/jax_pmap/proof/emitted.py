@@ -247,10 +247,11 @@ def _narrowed(run: Callable[[Plan], Evidence], plan: Plan, target: Target) -> tu
 
 def _takes_given(plan: Plan) -> bool:
     """Whether some devices share the batch of the example as the code is to check it."""
-    if plan.made or plan.mesh or (plan.multiple_of == 1 and not plan.too_few):
+    if plan.made or (plan.multiple_of == 1 and not plan.too_few):
         return True
     batch = batch_size(plan)
-    even = (n for n in range(2, LARGEST_COUNT + 1) if batch % (n * plan.multiple_of) == 0)
+    counts = (plan.shares,) if plan.mesh else range(2, LARGEST_COUNT + 1)
+    even = (n for n in counts if n is not None and batch % (n * plan.multiple_of) == 0)
     return any(plan.takes(batch, count) for count in even)
 
 
@@ -259,10 +260,13 @@ def _not_for_given(plan: Plan, target: Target) -> Refusal:
     only = [f"where each device has a multiple of {plan.multiple_of:,} rows"] if plan.multiple_of > 1 else []
     only += [f"for other batches than {plan.too_few_rows}, on a device or in all"] if plan.too_few else []
     batch = f"the given batch of {batch_size(plan):,}"
+    shared = f"no 2 to {LARGEST_COUNT} devices share {batch} so"
+    if plan.mesh:
+        shared = f"the {plan.shares} devices along `{plan.axis_name}` do not share {batch} so"
     return Refusal(
         "JP041",
         f"`{target.facts.name}` is shown equal only {' and '.join(only)}: its program depends on how many "
-        f"rows there are, and no 2 to {LARGEST_COUNT} devices share {batch} so",
+        f"rows there are, and {shared}",
         "Give example inputs with a larger batch, say what is divided (--shard NAME), or try --backend jit, "
         "where the compiler keeps the global meaning",
         target.facts.span,

@@ -248,7 +248,8 @@ class _Emitted:
         if most and re.search("pmax|pmin", emitted.code):
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":
-            yield check_uneven(parallel, function, self.base, self.remainder, self.refused)
+            shares = self.shares(count)
+            yield check_uneven(parallel, function, self.base, self.remainder, self.refused, shares)
         if most and not question.derived:
             self.hold_few(parallel)
 
@@ -256,9 +257,13 @@ class _Emitted:
         """The code on so many devices, which `call` runs where jax shows these."""
         return Parallel(self.trials, lambda _: call, self.emitted.replicas, count)
 
+    def shares(self, count: int) -> int:
+        """Among how many of so many devices the batch is divided."""
+        return self.emitted.mesh.shares if self.emitted.mesh is not None else count
+
     def hold_few(self, parallel: Parallel) -> None:
         """Run the code with the few rows on a device that are asked for; note which are not equal."""
-        shares = self.emitted.mesh.shares if self.emitted.mesh is not None else parallel.count
+        shares = self.shares(parallel.count)
         for ends in self.few:
             if not is_equal(runs_on_few(parallel, ends, shares, self.multiple)):
                 self.unlike.append(ends)

@@ -26,15 +26,17 @@ def check_uneven(
     base: int,
     remainder: str,
     refused: Sequence[tuple[int, int]] = (),
+    shares: int | None = None,
 ) -> list[Check]:
     """Runs on batches that do not divide, up to the first that fails; none where the reference fails.
 
-    With so few rows on a device as are `refused` the code raises.
+    With so few rows on a device as are `refused` the code raises. The batch is divided in as many `shares` as
+    there are devices, unless that is said.
 
     Under ``"pad"`` the result is that of the reference on the same rows, under ``"drop"`` on those at
     the front that divide.
     """
-    trials, count, checks = parallel.trials, parallel.count, list[Check]()
+    trials, count, checks = parallel.trials, shares or parallel.count, list[Check]()
     question, kind = trials.question, trials.question.kind
     if question.derived:
         inputs = [0, len(question.data) if question.wide else 0]
@@ -46,17 +48,17 @@ def check_uneven(
         each = -(-used // count)
         if telling.is_refused(refused, each, each * count):
             continue
-        shares = question.shares(used, count)
+        drawn = question.shares(used, count)
         for index in dict.fromkeys(inputs) if used else ():
             try:
-                expected, allowed = trials.at(kind, index, used, shares)
+                expected, allowed = trials.at(kind, index, used, drawn)
             except (MemoryError, Problem):
                 raise
             except BaseException:
                 break  # The reference takes no batch of this size.
-            if trials.left_domain(index, used, shares):
+            if trials.left_domain(index, used, drawn):
                 continue
-            rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), shares)
+            rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), drawn)
             if kind == "float64":
                 with prove.x64(True):
                     rows = to_float64(rows)
@@ -71,8 +73,8 @@ def check_uneven(
                 whole = rows if values is first else {**values, **batch}
                 return question.invoke(function, whole)
 
-            about = Check(count, kind, size, question.steps, index, uneven=True)
-            checks.append(parallel.run(about, expected, allowed, shares, call=call))
+            about = Check(parallel.count, kind, size, question.steps, index, uneven=True)
+            checks.append(parallel.run(about, expected, allowed, drawn, call=call))
             if checks[-1].failure is not None:
                 return checks
     return checks
