@@ -153,7 +153,10 @@ def functions(value: Any, path: str) -> list[tuple[str, str]]:
             return
         seen.add(id(value))
         for where, part in [] if callable(value) else parts(value, path):
-            inner = jax.tree.leaves(part)
+            try:
+                inner = jax.tree.leaves(part)
+            except ValueError:  # a dict whose keys have no order, as that in an `equinox.nn.State`
+                inner = []
             if id(part) not in leaves and any(callable(each) and id(each) not in leaves for each in inner):
                 found.append((where, type(part).__name__))
             else:
