@@ -9,8 +9,9 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "The function changes something outside itself: a `global` or `nonlocal` name, an "
         "attribute, a list or dict it was given, or what an `io_callback` changes. Or it depends on what "
-        "changes by itself, as `time.time()` and the numbers of `np.random` do, or on an attribute of "
-        "its own (`step.calls` in `step`), which the emitted function would not have."
+        "changes by itself, as `time.time()` and the numbers of `np.random` do, on an attribute of "
+        "its own (`step.calls` in `step`), which the emitted function would not have, or on how many devices "
+        "there are (`0.1 * jax.device_count()`)."
     ),
     why=(
         "Under `jax.pmap` the body runs once, while tracing, and never again. The effect would "

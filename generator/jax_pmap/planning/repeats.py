@@ -14,6 +14,8 @@ from jax_pmap.worker.protocol import Problem
 
 #: Refusals that may come of comparing a function with another run of itself.
 BY_COMPARING = COUPLED | {"JP040", "JP045", "JP055", "JP062"}
+#: What tells of the devices there are.
+DEVICES = ("jax.device_count", "jax.local_device_count", "jax.devices", "jax.local_devices")
 #: What changes by itself, by the first parts of its qualified name.
 CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "secrets")
 
@@ -21,7 +23,8 @@ CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "
 def or_changing(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> Refusal:
     """`refusal`, or what is wrong with the function on one device, which no comparison can do without.
 
-    That is a map over devices inside it (JP055), or another result each time it is traced (JP049).
+    That is a map over devices inside it (JP055), or another result each time it is traced, or on another
+    number of devices (JP049).
     """
     if refusal.code not in BY_COMPARING:
         return refusal
@@ -39,7 +42,7 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
             f"{target.source.shown_path}::{target.source.qualname} --against FILE::FUNC",
             target.facts.span,
         )
-    return _changes(target)
+    return _counts_devices(target) if found == "devices" else _changes(target)
 
 
 def check_repeats(session: Session, target: Target, statics: Sequence[str]) -> None:
@@ -52,6 +55,21 @@ def check_repeats(session: Session, target: Target, statics: Sequence[str]) -> N
         return
     if session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice") == "other":
         raise RefusalError(_changes(target))
+
+
+def _counts_devices(target: Target) -> Refusal:
+    """That the function is another one on each number of devices, and where it asks for that."""
+    call = _call_of(target, DEVICES)
+    span = target.parsed.span(call) if call is not None else target.facts.span
+    what = f"`{target.parsed.segment(call)}`" if call is not None else "something it calls"
+    return Refusal(
+        "JP049",
+        f"`{target.facts.name}` computes something else where jax has another number of devices, by {what}: "
+        "there is no one result that all numbers of devices could give",
+        "Pass what depends on it as an argument (a learning rate), or leave it out: the emitted code divides "
+        "the work and combines the results by itself",
+        span,
+    )
 
 
 def _changes(target: Target) -> Refusal:
@@ -70,9 +88,14 @@ def _changes(target: Target) -> Refusal:
 
 def _changing(target: Target) -> ast.Call | None:
     """The first call in the target of what changes by itself."""
+    return _call_of(target, CHANGES)
+
+
+def _call_of(target: Target, names: Sequence[str]) -> ast.Call | None:
+    """The first call in the target of what has one of these names, or stands below it."""
     for node in ast.walk(target.parsed.definition):
         if isinstance(node, ast.Call):
             name = target.parsed.qualname(node.func) or ""
-            if any(name == each or name.startswith(f"{each}.") for each in CHANGES):
+            if any(name == each or name.startswith(f"{each}.") for each in names):
                 return node
     return None

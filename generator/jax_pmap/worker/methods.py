@@ -7,7 +7,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -249,16 +249,18 @@ def reference_of(statics: Sequence[str], overrides: Mapping[str, str]) -> Callab
     return target.once("compiled", key, lambda: Compiled(target.reference, statics))
 
 
-def repeats(request: protocol.Repeats) -> Literal["same", "mapped", "other"]:
-    """Whether the reference, traced twice, means the same both times, or is a program for several devices."""
+def repeats(request: protocol.Repeats) -> protocol.Repeated:
+    """What the reference means where it is traced again: see `protocol.Repeats`."""
     target = current()
     packed = Packed(target.values({}), request.statics)
     leaves = abstract_leaves(packed, {})
     with prove.x64(target.x64):
-        one, other = (Traced.of(target.reference, packed, leaves).jaxpr for _ in range(2))
-    if same_meaning(one, other, leaf_names(packed)):
-        return "same"
-    return "mapped" if is_mapped(one) else "other"
+        one, again = (Traced.of(target.reference, packed, leaves).jaxpr for _ in range(2))
+        with prove.repeated_devices(len(jax.devices()) + 1):
+            more = Traced.of(target.reference, packed, leaves).jaxpr
+    if not same_meaning(one, again, leaf_names(packed)):
+        return "mapped" if is_mapped(one) else "other"
+    return "same" if same_meaning(one, more, leaf_names(packed)) else "devices"
 
 
 def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:

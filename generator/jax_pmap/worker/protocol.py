@@ -12,7 +12,7 @@ import json
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 A = TypeVar("A")
 #: An object of JSON that is read elsewhere: `planning/events.py`, `inputs/spec.py`.
@@ -722,9 +722,14 @@ class Precision(Request[None]):
     statics: tuple[str, ...]
 
 
+#: It means the same each time; is a program for several devices; means another thing each time; means another
+#: thing where jax shows it another number of devices.
+Repeated: TypeAlias = Literal["same", "mapped", "other", "devices"]
+
+
 @dataclass(frozen=True, slots=True)
-class Repeats(Request[Literal["same", "mapped", "other"]]):
-    """Whether the reference, traced twice, means the same both times, or is a program for several devices."""
+class Repeats(Request[Repeated]):
+    """What the reference means where it is traced twice, and with one more device than there are."""
 
     statics: tuple[str, ...]
 
