@@ -555,7 +555,7 @@ def test_class_methods_that_call_each_other_are_looked_into(shared: Project) -> 
 def test_a_class_that_may_get_another_method_is_said_to(project: Project) -> None:
     of_classes = OF_CLASSES.replace("\n\ndef step", "\n\n@jax.jit\ndef step")
     project.write("reset.py", f"{of_classes}\n\ndef reset(name, value):\n    setattr(Fit, name, value)\n")
-    says = ("some file of the project assigns `.step` (or calls `setattr`), so `Fit` may have another",)
+    says = ("reset.py assigns `.step` (or calls `setattr`), so `Fit` may have another",)
     inputs = ("--inputs", "reset.py::inputs")
     project.refused("JP067", "gen", "reset.py::step", *inputs, says=says, exit_code=1)
 
@@ -1341,6 +1341,7 @@ def test_packages_outside_the_folder_of_the_script_are_looked_into(
 ) -> None:
     """As of a project whose scripts are in one folder, and its package in another one, which may be any."""
     project.write("pyproject.toml", "")
+    project.write("tests/test_trainer.py", "def test_loss(trainer):\n    trainer.loss = None\n")
     project.write(f"{folder}/{package}/__init__.py", "")
     project.write(f"{folder}/{package}/trainer.py", ELSEWHERE)
     project.write("scripts/train.py", OF_A_PACKAGE.format(folder=folder, package=package))

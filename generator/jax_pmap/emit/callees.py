@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from jax_pmap.syntax.scopes import (
     used_names,
 )
 
+#: Names of files with tests, which replace methods for as long as they run.
+TESTS = re.compile(r"test_|conftest\.py$|.*_test\.py$")
 #: Modules a name is followed through, from one that only passes it on to the next.
 PASSED_ON = 4
 
@@ -408,29 +411,46 @@ class CallGraph:
         if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         found = self._class(head, caller.source)
-        if found is not None and self.assigned(name, found.source, found.definition.name):
+        where = self.assigned(name, found.source, found.definition.name) if found is not None else ""
+        if where:
             self.why[called] = (
-                f"some file of the project assigns `.{name}` (or calls `setattr`), so `{head}` may have "
+                f"{where} assigns `.{name}` (or calls `setattr`), so `{head}` may have "
                 "another method of that name when it is called"
             )
             return None
         return found
 
-    def assigned(self, name: str, source: Source, owner: str = "") -> bool:
-        """Whether a file of the project may give an object, or a class, another method of this name.
+    def assigned(self, name: str, source: Source, owner: str = "") -> str:
+        """The file of the user's that may give an object, or a class, another method of this name, or ``""``.
 
         Of objects that have the methods of class `owner`, where that is known.
         """
         assigned = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\b[^=\n]*=(?!=)|\bsetattr\(")
         try:
-            every = [data for path in files_of(source) if (data := sources.read_bytes(path)) is not None]
+            every = {
+                path: data for path in self._files(source) if (data := sources.read_bytes(path)) is not None
+            }
         except sources.TooManyFilesError:
-            return True
-        found = [data for data in every if assigned.search(data)]
+            return "some file of the project"
+        found = [path for path, data in every.items() if assigned.search(data)]
         if not found:
-            return False
-        kin = kin_of(owner, [data.decode(errors="replace") for data in every]) if owner else None
-        return any(may_store(data.decode(errors="replace"), name, kin) for data in found)
+            return ""
+        text = {path: data.decode(errors="replace") for path, data in every.items()}
+        kin = kin_of(owner, [*text.values()]) if owner else None
+        stores = next((path for path in found if may_store(text[path], name, kin)), None)
+        return source.shown(stores) if stores is not None else ""
+
+    def _files(self, source: Source) -> Iterator[Path]:
+        """Every Python file of the user's that may change what a file imports; other tests do for themselves.
+
+        Raises:
+            TooManyFilesError: one of the folders has more files than are looked at.
+        """
+        folders = source.folders
+        tops = [each for each in folders if not any(other in each.parents for other in folders)]
+        for path in itertools.chain.from_iterable(map(sources.python_files, tops)):
+            if path == self.target.source.path or not TESTS.match(path.name):
+                yield path
 
     def _class(self, name: str, source: Source) -> Owner | None:
         """The class of this name in a file, or that an object of this name is made of there."""
@@ -528,7 +548,7 @@ class CallGraph:
         derived = re.compile(rb"\bclass\s+\w+\s*\([^)]*\b" + re.escape(owner.encode()) + rb"\b")
         defined = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\b")
         try:
-            for path in files_of(source):
+            for path in self._files(source):
                 data = sources.read_bytes(path) if path != source.path else None
                 if data is not None and derived.search(data) and defined.search(data):
                     return True
@@ -596,7 +616,7 @@ class CallGraph:
         """Whether some file of the project may put another entry into a dict, or hand it on."""
         named = re.compile(rb"\b" + re.escape(table.encode()) + rb"\b")
         try:
-            for path in files_of(source):
+            for path in self._files(source):
                 data = sources.read_bytes(path)
                 if (
                     data is not None
@@ -681,18 +701,6 @@ class CallGraph:
             )
         around = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
         return f"`{around[0]}`, which {where} uses, is a variable around `{own.name}`" if around else ""
-
-
-def files_of(source: Source) -> Iterator[Path]:
-    """Every Python file of the user's that may change what a file imports.
-
-    Raises:
-        TooManyFilesError: one of the folders has more files than are looked at.
-    """
-    folders = source.folders
-    tops = [each for each in folders if not any(other in each.parents for other in folders)]
-    for folder in tops:
-        yield from sources.python_files(folder)
 
 
 def renamed(called: str, receiver: str) -> str:

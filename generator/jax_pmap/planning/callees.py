@@ -207,11 +207,11 @@ class Callees:
                 f"its class `{first.owner}` ({where}) is not found in a module by its name, so a copy of "
                 "the method could not tell whether it is given an object of that class"
             )
-        elif not all(each.frozen for each in found) and call_graph.assigned(
-            first.name, call_graph.target.source, first.owner.rpartition(".")[2]
+        elif not all(each.frozen for each in found) and (
+            file := call_graph.assigned(first.name, call_graph.target.source, first.owner.rpartition(".")[2])
         ):
             self.why[called] = (
-                f"some file of the project assigns `.{first.name}` (or calls `setattr`), so an object may "
+                f"{file} assigns `.{first.name}` (or calls `setattr`), so an object may "
                 f"have another one than `{methods[0]}` ({where})"
             )
         else:
