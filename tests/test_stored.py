@@ -29,8 +29,14 @@ def train(w, x, mask):
 """
 COUNTER = """\
 class Counter:
-    def __init__(self):
+    def __init__(self, **given):
         self.step = 0
+        for name, value in given.items():
+            setattr(self, name, value)
+
+
+def start(model):
+    setattr(model, "count", Counter())
 """
 #: What makes an object of the class one that `Counter` sets the attribute of.
 ONES = {
@@ -38,6 +44,8 @@ ONES = {
     "by another name": "from counter import Counter as C\nclass Both(Model, C): pass",
     "made by a call": "Both = type('Both', (Model, Counter), {})",
     "a base that is called": "class Both(Model, made()): pass",
+    "by its name": "def f(model):\n setattr(model, 'step', None)",
+    "by any name": "class Other:\n def f(self, model, name):\n  setattr(model, name, self)",
     "of another object": "class Other:\n def change(self, model):\n  model.step = None",
     "of a class": "class Other:\n @classmethod\n def change(cls):\n  cls.step = None",
     "of what it is bound to": "class Other:\n def f(self, m):\n  self = m\n  self.step = None",

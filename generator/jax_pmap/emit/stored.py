@@ -19,23 +19,26 @@ MADE = re.compile(r"\btype\([^()]*,")
 def may_store(code: str, name: str, kin: frozenset[str] | None) -> bool:
     """Whether a file may set attribute `name` of an object of the classes `kin`, None of any class.
 
-    What a method sets of its own object is that of objects of its class.
+    What a method sets of its own object is that of objects of its class, by ``setattr`` too.
     """
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return True
     own = set() if kin is None else set(_own_stores(tree, kin))
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load))
-        or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr")
-        for node in ast.walk(tree)
-        if node not in own
-    )
+    return any(_stores(node, name) for node in ast.walk(tree) if node not in own)
 
 
-def _own_stores(tree: ast.Module, kin: frozenset[str]) -> Iterator[ast.Attribute]:
-    """``self.x`` in methods of other classes than `kin`, where `self` is what the method is called on."""
+def _stores(node: ast.AST, name: str) -> bool:
+    """Whether code sets attribute `name` of something, or ``setattr`` may."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr":
+        written = node.args[1] if len(node.args) > 1 else None
+        return not isinstance(written, ast.Constant) or written.value == name
+    return isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
+
+
+def _own_stores(tree: ast.Module, kin: frozenset[str]) -> Iterator[ast.AST]:
+    """``self.x`` and ``setattr(self, …)`` in methods of other classes than `kin`, of their own objects."""
     for each in ast.walk(tree):
         if not isinstance(each, ast.ClassDef) or each.name in kin:
             continue
@@ -46,8 +49,12 @@ def _own_stores(tree: ast.Module, kin: frozenset[str]) -> Iterator[ast.Attribute
             inside = [node for part in method.body for node in ast.walk(part)]
             if not given or any(_binds(node, given[0].arg) for node in inside):
                 continue
-            attributes = (node for node in inside if isinstance(node, ast.Attribute))
-            yield from (node for node in attributes if getattr(node.value, "id", "") == given[0].arg)
+            for node in inside:
+                of: ast.AST | None = node.value if isinstance(node, ast.Attribute) else None
+                if isinstance(node, ast.Call) and node.args:
+                    of = node.args[0]
+                if getattr(of, "id", "") == given[0].arg:
+                    yield node
 
 
 def _binds(node: ast.AST, name: str) -> bool:
