@@ -713,9 +713,10 @@ def test_a_function_that_changes_by_itself_is_refused_for_that(
     assert "Observe" not in asked and asked.count("Repeats") == 1
 
 
-def test_a_function_that_counts_devices_is_refused_for_that(project: Project) -> None:
-    code = "import jax\n\n\ndef f(p, batch):\n    rate = 0.1 * jax.device_count()\n"
-    write(project, code + "    return jax.tree.map(lambda w: w - rate * jnp.mean(batch['x']), p)\n")
+@pytest.mark.parametrize("mean", ["jnp.mean(x)", "x.reshape(jax.device_count(), -1).mean()"])
+def test_a_function_that_counts_devices_is_refused_for_that(project: Project, mean: str) -> None:
+    code = "import jax\n\n\ndef f(p, batch):\n    x, rate = batch['x'], 0.1 * jax.device_count()\n"
+    write(project, f"{code}    return jax.tree.map(lambda w: w - rate * {mean}, p)\n")
     says = ("another number of devices, by `jax.device_count()`", "f.py:")
     project.refused("JP049", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 

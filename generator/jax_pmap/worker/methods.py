@@ -256,10 +256,15 @@ def repeats(request: protocol.Repeats) -> protocol.Repeated:
     leaves = abstract_leaves(packed, {})
     with prove.x64(target.x64):
         one, again = (Traced.of(target.reference, packed, leaves).jaxpr for _ in range(2))
-        with prove.repeated_devices(len(jax.devices()) + 1):
-            more = Traced.of(target.reference, packed, leaves).jaxpr
     if not same_meaning(one, again, leaf_names(packed)):
         return "mapped" if is_mapped(one) else "other"
+    try:
+        with prove.x64(target.x64), prove.repeated_devices(len(jax.devices()) + 1):
+            more = Traced.of(target.reference, packed, leaves).jaxpr
+    except MemoryError:
+        raise
+    except BaseException:
+        return "devices"  # A batch that so many devices do not share, say.
     return "same" if same_meaning(one, more, leaf_names(packed)) else "devices"
 
 
