@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from jax_pmap.model import Refusal, RefusalError
+from jax_pmap.model import Refusal, RefusalError, Span
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
@@ -51,7 +51,7 @@ def check_repeats(session: Session, target: Target, statics: Sequence[str]) -> N
     Raises:
         RefusalError: JP049, at the call.
     """
-    if _changing(target) is None:
+    if _call_of(target, CHANGES) is None:
         return
     if session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice") == "other":
         raise RefusalError(_changes(target))
@@ -59,9 +59,7 @@ def check_repeats(session: Session, target: Target, statics: Sequence[str]) -> N
 
 def _counts_devices(target: Target) -> Refusal:
     """That the function is another one on each number of devices, and where it asks for that."""
-    call = _call_of(target, DEVICES)
-    span = target.parsed.span(call) if call is not None else target.facts.span
-    what = f"`{target.parsed.segment(call)}`" if call is not None else "something it calls"
+    what, span = _blamed(target, DEVICES)
     return Refusal(
         "JP049",
         f"`{target.facts.name}` computes something else where jax has another number of devices, by {what}: "
@@ -74,9 +72,7 @@ def _counts_devices(target: Target) -> Refusal:
 
 def _changes(target: Target) -> Refusal:
     """That the function returns another result each time it is traced, and by what."""
-    call = _changing(target)
-    span = target.parsed.span(call) if call is not None else target.facts.span
-    what = f"`{target.parsed.segment(call)}`" if call is not None else "something it calls"
+    what, span = _blamed(target, CHANGES)
     return Refusal(
         "JP049",
         f"`{target.facts.name}` returns another result each time it is traced, by {what}, so no two runs "
@@ -86,9 +82,12 @@ def _changes(target: Target) -> Refusal:
     )
 
 
-def _changing(target: Target) -> ast.Call | None:
-    """The first call in the target of what changes by itself."""
-    return _call_of(target, CHANGES)
+def _blamed(target: Target, names: Sequence[str]) -> tuple[str, Span]:
+    """What a message says is called of these names, and where."""
+    call = _call_of(target, names)
+    if call is None:
+        return "something it calls", target.facts.span
+    return f"`{target.parsed.segment(call)}`", target.parsed.span(call)
 
 
 def _call_of(target: Target, names: Sequence[str]) -> ast.Call | None:
