@@ -21,7 +21,7 @@ from typing import NoReturn
 import jax_pmap.sources as sources
 from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.others import Others
-from jax_pmap.locating.paths import exists, import_name, imported_as, made_by_us
+from jax_pmap.locating.paths import exists, imported_as, made_by_us
 from jax_pmap.locating.project import Candidate, File, Project
 from jax_pmap.locating.words import FORMS, any_of, near_names, refuse
 from jax_pmap.model import RefusalError, Source, Span
@@ -377,7 +377,7 @@ class _Search:
         file = self.project.read(path)
         bound = binding_of(file.tree.body, qualname.partition(".")[0]) or _local_binding(file.tree, qualname)
         if self.any_object and bound is not None:
-            return self._as_typed(self._plain(file, qualname), module, root)
+            return self._as_typed(self.project.source(file, qualname, self.target), module, root)
         try:
             if not self.any_object:
                 self._check_one(file, qualname)
@@ -397,7 +397,7 @@ class _Search:
             refuse(
                 "JP005", reason, "Move the function to a file of its own.", Span(self.project.shown(path), 1)
             )
-        return self._as_typed(self._plain(file, qualname), module, root)
+        return self._as_typed(self.project.source(file, qualname, self.target), module, root)
 
     def _check_one(self, file: File, qualname: str) -> None:
         """JP003 where which definition is live depends on a condition."""
@@ -457,21 +457,6 @@ class _Search:
                 f"Name one of its functions: {any_of(self.project.typed(path, name) for name in names[:8])}."
             )
         refuse("JP002", reason, hint)
-
-    def _plain(self, file: File, qualname: str) -> Source:
-        module, root = import_name(file.path)
-        return Source(
-            target=self.target,
-            path=file.path,
-            shown_path=self.project.shown(file.path),
-            module=module,
-            root=root,
-            qualname=qualname,
-            text=file.source.text,
-            encoding=file.source.encoding,
-            newline=file.source.newline,
-            others=tuple(self.project.source_roots()),
-        )
 
     def _as_typed(self, source: Source, module: str, root: Path | None) -> Source:
         """`source` with the name its module was typed by, where that has folders without `__init__.py`."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax_pmap.sources as sources
 from jax_pmap.emit.stored import kin_of, may_store
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
-from jax_pmap.locating.paths import having
+from jax_pmap.locating.paths import folders_with
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import KEPT
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
@@ -249,7 +249,7 @@ class CallGraph:
         statements_ = [row.statement for row in caller.facts.imported if row.name == name]
         for statement in statements_:
             top = re.match(r"(?:from|import) (\w+)", statement)
-            if top and having(top[1], caller.source):
+            if top and folders_with(top[1], caller.source):
                 return False
         return bool(statements_)
 
@@ -672,7 +672,7 @@ class CallGraph:
         """The function a reference names; in a tuple, the file of another object, or that only imports it."""
         from jax_pmap.locate import locate, locate_class, locate_object
 
-        for folder in having(reference.partition(".")[0].partition(":")[0], source):
+        for folder in folders_with(reference.partition(".")[0].partition(":")[0], source):
             for locating in (locate, locate_object, locate_class):
                 try:
                     found = locating(reference, folder)

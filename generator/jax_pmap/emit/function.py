@@ -58,7 +58,7 @@ class EmitUnit:
     explicit: bool = False
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
-    #: The user's module that has to be imported before its like: it puts folders on ``sys.path``.
+    #: The user's module that is imported before the others, which it puts the folders of on ``sys.path``.
     first: str = ""
     #: Settings of jax that the target's module makes when it is imported, where the file does not import it.
     settings: tuple[tuple[str, str], ...] = ()

@@ -28,7 +28,7 @@ from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import WIDTH, render
 from jax_pmap.emit.weave import written
-from jax_pmap.locating.paths import having
+from jax_pmap.locating.paths import folders_with
 from jax_pmap.model import Backend, Evidence, Plan, Request, Role, Source, Span, refused
 from jax_pmap.reading.target import Target, made_by_a_program, running_values
 from jax_pmap.syntax.slice import changes_path
@@ -120,7 +120,7 @@ def _needs_path(unit: EmitUnit, target: Target) -> bool:
     source = target.source
     imported = [statement.split()[1] for statement in unit.imports]
     packages = {name.partition(".")[0] for name in (*imported, *(name for name, _ in unit.user_imports))}
-    folders = [having(package, source) for package in packages]
+    folders = [folders_with(package, source) for package in packages]
     return any(each and source.root not in each for each in folders)
 
 

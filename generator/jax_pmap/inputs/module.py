@@ -159,7 +159,7 @@ def module_of(source: Source) -> protocol.Module:
     return protocol.Module(str(source.path), source.module, str(source.root))
 
 
-def importing(source: Source, session: Session) -> Source:
+def with_loaded_folders(source: Source, session: Session) -> Source:
     """The source with the folders that modules of the user's were imported from in the worker."""
     folders = session.ask(protocol.LoadedFolders(), "listing what was imported")
     return replace(source, others=(*source.others, *map(Path, folders)))

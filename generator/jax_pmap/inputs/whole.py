@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_pmap.inputs.module import importing, module_of
+from jax_pmap.inputs.module import module_of, with_loaded_folders
 from jax_pmap.locate import locate, locate_object
 from jax_pmap.model import RefusalError, Request, Source
 from jax_pmap.notebook import is_notebook
@@ -75,7 +75,7 @@ def opened(session: Session, request: Request) -> Target | None:
             raise
         return None
     try:
-        return read_target(importing(source, session), request, given_back=given_back)
+        return read_target(with_loaded_folders(source, session), request, given_back=given_back)
     except RefusalError:
         if given_back:
             raise

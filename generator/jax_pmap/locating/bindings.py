@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jax_pmap.locating.paths import import_name
 from jax_pmap.locating.project import File, Project
 from jax_pmap.model import Binding, RefusalError, Source, Span
 from jax_pmap.syntax.definitions import FUNCTION, Definition, binding_of, find, statements
@@ -314,32 +313,16 @@ class Bindings:
             live=not scope.chain and (enclosed or not away),
             is_lambda=found.written is not None,
             of_object=bool(found.receiver),
-            file=self._in(scope.file, qualname) if away and enclosed and not scope.chain else None,
+            file=self.project.source(scope.file, qualname) if away and enclosed and not scope.chain else None,
         )
         name, rewritten = found.qualname, None
         if found.written is not None:
             name = qualname.rpartition(".")[2]
             name, rewritten = qualname, as_def(found.file, statement, found.written, name)
-        source = dataclasses.replace(self._in(found.file, name), binding=binding)
+        source = dataclasses.replace(self.project.source(found.file, name), binding=binding)
         if rewritten is None:
             return source
         return dataclasses.replace(source, text=rewritten, written=source.text)
-
-    def _in(self, file: File, qualname: str) -> Source:
-        """What has a name in a file."""
-        module, root = import_name(file.path)
-        return Source(
-            target="",
-            path=file.path,
-            shown_path=self.project.shown(file.path),
-            module=module,
-            root=root,
-            qualname=qualname,
-            text=file.source.text,
-            encoding=file.source.encoding,
-            newline=file.source.newline,
-            others=tuple(self.project.source_roots()),
-        )
 
     def _is_nested(self, found: Found) -> bool:
         """Whether a function stands in another one."""

@@ -81,7 +81,7 @@ def imported_as(path: Path, importer: Path) -> tuple[str, Path] | None:
     return None
 
 
-def having(package: str, source: Source) -> list[Path]:
+def folders_with(package: str, source: Source) -> list[Path]:
     """The folders with a package or module of this name, of those that a file imports the user's from."""
     tops = [folder / package for folder in source.folders]
     return [top.parent for top in tops if top.is_dir() or top.with_name(f"{package}.py").is_file()]

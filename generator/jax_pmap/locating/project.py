@@ -16,9 +16,9 @@ from typing import NoReturn
 
 import jax_pmap.sources as sources
 from jax_pmap.config import project_root
-from jax_pmap.locating.paths import made_by_us, relative
+from jax_pmap.locating.paths import import_name, made_by_us, relative
 from jax_pmap.locating.words import refuse
-from jax_pmap.model import RefusalError
+from jax_pmap.model import RefusalError, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.syntax.definitions import find, functions_in
 from jax_pmap.syntax.resolve import Resolver
@@ -86,6 +86,22 @@ class Project:
                 return [(path, base)]
         found = [(path, base) for base in self._other_roots() if (path := sources.module_in(base, dotted))]
         return list({os.path.realpath(path): (path, base) for path, base in found}.values())
+
+    def source(self, file: File, qualname: str, target: str = "") -> Source:
+        """What has a name in a file, where `target` is what the user typed for it."""
+        module, root = import_name(file.path)
+        return Source(
+            target=target,
+            path=file.path,
+            shown_path=self.shown(file.path),
+            module=module,
+            root=root,
+            qualname=qualname,
+            text=file.source.text,
+            encoding=file.source.encoding,
+            newline=file.source.newline,
+            others=tuple(self.source_roots()),
+        )
 
     def source_roots(self) -> list[Path]:
         """Folders that dotted names of modules start from."""

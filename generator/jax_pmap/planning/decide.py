@@ -514,9 +514,11 @@ class Decider:
         Weights that are averaged are rounded, also where there is nothing to update. Gradients that are taken
         in the statement itself are made whole there.
         """
+        if not event.updated:
+            return False
         first = self.table.first_of(statement, events)
-        gradients = [each.point for each in self.mending.gradients_in(statement) if each.point in first]
-        if not event.updated or any(first[point].partial() for point in gradients):
+        gradients = (each.point for each in self.mending.gradients_in(statement))
+        if any(point in first and first[point].partial() for point in gradients):
             return False
         calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
         return any(self.opening.whole_inside(state, call) for call in calls if first[call.point].updated)

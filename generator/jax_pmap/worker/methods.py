@@ -253,19 +253,26 @@ def repeats(request: protocol.Repeats) -> protocol.Repeated:
     """What the reference means where it is traced again: see `protocol.Repeats`."""
     target = current()
     packed = Packed(target.values({}), request.statics)
-    leaves = abstract_leaves(packed, {})
-    with prove.x64(target.x64):
-        one, again = (Traced.of(target.reference, packed, leaves).jaxpr for _ in range(2))
-    if not same_meaning(one, again, leaf_names(packed)):
-        return "mapped" if is_mapped(one) else "other"
+    leaves, names = abstract_leaves(packed, {}), leaf_names(packed)
+
+    def traced() -> Any:
+        with prove.x64(target.x64):
+            return Traced.of(target.reference, packed, leaves).jaxpr
+
+    one = traced()
     try:
-        with prove.x64(target.x64), prove.repeated_devices(len(jax.devices()) + 1):
-            more = Traced.of(target.reference, packed, leaves).jaxpr
+        with prove.repeated_devices(len(jax.devices()) + 1):
+            more = traced()
     except MemoryError:
         raise
     except BaseException:
-        return "devices"  # A batch that so many devices do not share, say.
-    return "same" if same_meaning(one, more, leaf_names(packed)) else "devices"
+        more = None  # A batch that so many devices do not share, say.
+    if more is not None and same_meaning(one, more, names):
+        return "same"
+    # What else may have changed shows where there are as many devices.
+    if same_meaning(one, traced(), names):
+        return "devices"
+    return "mapped" if is_mapped(one) else "other"
 
 
 def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:
