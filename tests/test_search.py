@@ -82,6 +82,30 @@ def test_what_is_read_of_a_configuration_is_compared(project: Project) -> None:
     assert "`cfg` is static and was tried with cfg.reduction = 'sum'" in made.words
 
 
+def test_what_is_read_of_a_configuration_in_the_functions_it_is_given_to_is_compared(
+    project: Project,
+) -> None:
+    text = """\
+        def reduced(values, settings):
+            return getattr(jnp, settings.reduction)(values)
+
+        def given_on(values, *, cfg):
+            return reduced(values, cfg)
+
+        def f(x, cfg):
+            return given_on(x, cfg=cfg)
+
+        def printed(x, cfg):
+            return reduced(x, cfg) + len(repr(cfg))
+        """
+    write(project, textwrap.dedent(text))
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::with_config")
+    assert 'if cfg.reduction != "sum":' in made.stdout, made.stderr
+    # Where it is used as a whole, all that it holds counts.
+    made = project.run("gen", "f.py::printed", "--inputs", "f.py::with_config")
+    assert "contents(cfg)" in made.stdout, made.stderr
+
+
 def test_a_value_with_which_the_function_fails_is_not_tried(project: Project) -> None:
     text = """\
         def f(x, rows=0, columns=1):
@@ -306,7 +330,7 @@ def test_an_object_that_is_the_default_may_have_changed_since(project: Project) 
             return x - x.mean(axis=kept.axis, keepdims=True)
 
         def passed(x, kept=KEPT):
-            return spread(x, kept)
+            return spread(x, kept) * len(vars(kept))
         """,
     )
     for name in ("read", "passed"):

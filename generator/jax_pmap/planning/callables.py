@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from jax_pmap.emit.callees import CallGraph, UserFunction
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.syntax import names_in
-from jax_pmap.model import Refusal, Sync
+from jax_pmap.model import ParameterKind, Refusal, Sync
 from jax_pmap.planning.plan import is_literal, plain_constants
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
@@ -50,37 +52,82 @@ def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | 
     return parameter.default if named or argument["default"] == "==" else None
 
 
-def told_apart(session: Session, name: str, definition: ast.AST) -> tuple[tuple[str, str], ...] | None:
+def told_apart(session: Session, name: str, call_graph: CallGraph) -> tuple[tuple[str, str], ...] | None:
     """What is read of object `name`, as ``("config.rate", "0.1")``, where that alone decides what it does.
 
-    None where the object itself is used (given to a function, compared, iterated over), or where something
-    that is read of it has no literal value. The emitted file can then not tell another object from it.
+    Also in the user's functions that it is given to. None where the object itself is used (given to any other
+    function, compared, iterated over), or where something that is read of it has no literal value. The
+    emitted file can then not tell another object from it.
     """
-    parents = {child: node for node in ast.walk(definition) for child in ast.iter_child_nodes(node)}
-    reads: dict[str, list[str]] = {}
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and node.id == name:
-            expression, chain = parents[node], list[str]()
-            read: ast.AST = node
-            while (
-                isinstance(expression, ast.Attribute) and isinstance(expression.ctx, ast.Load)
-            ) or _is_entry(expression, read):
-                chain.append(ast.unparse(expression))
-                read, expression = expression, parents[expression]
-            if not isinstance(node.ctx, ast.Load) or not chain:
-                return None
-            reads[chain[-1]] = chain
-    asked = protocol.Constants(name, tuple(sorted({each for chain in reads.values() for each in chain})))
-    answer = session.ask(asked, "reading settings")
-    found = {}
-    for chain in reads.values():
-        # What a literal is asked for, `config.mode.upper()`, follows from it.
-        values = {each: text for each in reversed(chain) if (text := answer[each]) and is_literal(text)}
-        if not values:
+    found = _Reads(session, name, call_graph).of(name, name, call_graph.origin)
+    return tuple(found.items()) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The reads of an object, argument `name` of the target."""
+
+    session: Session
+    name: str
+    call_graph: CallGraph
+    #: The functions that were looked into, each for one of its parameters and what is given there.
+    seen: set[tuple[str, str, str, str]] = field(default_factory=set)
+
+    def of(self, variable: str, given: str, function: UserFunction) -> dict[str, str] | None:
+        """Values by what is read of `variable` in a function, where that is ``given`` of the target."""
+        key = str(function.source.path), function.source.qualname, variable, given
+        if key in self.seen:
+            return {}
+        self.seen.add(key)
+        definition = function.parsed.definition
+        parents = {child: node for node in ast.walk(definition) for child in ast.iter_child_nodes(node)}
+        found: dict[str, str] = {}
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Name) and node.id == variable:
+                rows = self._of_name(node, given, parents, function)
+                if rows is None:
+                    return None
+                found |= rows
+        return found
+
+    def _of_name(
+        self, node: ast.Name, given: str, parents: Mapping[ast.AST, ast.AST], function: UserFunction
+    ) -> dict[str, str] | None:
+        expression, chain = parents[node], list[str]()
+        read: ast.AST = node
+        while (isinstance(expression, ast.Attribute) and isinstance(expression.ctx, ast.Load)) or _is_entry(
+            expression, read
+        ):
+            chain.append(given + ast.unparse(expression).removeprefix(node.id))
+            read, expression = expression, parents[expression]
+        if not isinstance(node.ctx, ast.Load):
             return None
-        literal = next(iter(values))
-        found[literal] = values[literal]
-    return tuple(found.items())
+        answer = self.session.ask(protocol.Constants(self.name, tuple(chain)), "reading settings")
+        # What a literal is asked for, `config.mode.upper()`, follows from it.
+        literal = next((each for each in chain if (text := answer[each]) and is_literal(text)), None)
+        if literal is not None:
+            return {literal: str(answer[literal])}
+        call = parents[expression] if isinstance(expression, ast.keyword) else expression
+        if not isinstance(call, ast.Call) or read is call.func:
+            return None
+        callee = self.call_graph.find(ast.unparse(call.func), function)
+        parameter = None if callee is None else _parameter(call, read, callee)
+        if callee is None or parameter is None:
+            return None
+        return self.of(parameter, chain[-1] if chain else given, callee)
+
+
+def _parameter(call: ast.Call, given: ast.AST, callee: UserFunction) -> str | None:
+    """The parameter of a function that takes what is `given` in a call of it, as one value."""
+    for keyword in call.keywords:
+        if keyword.value is given:
+            return keyword.arg
+    before = call.args[: next(i for i, each in enumerate(call.args) if each is given)]
+    kinds = (ParameterKind.POSITIONAL_ONLY, ParameterKind.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in callee.facts.parameters if each.kind in kinds]
+    if callee.is_method or any(isinstance(each, ast.Starred) for each in before) or len(before) >= len(names):
+        return None
+    return names[len(before)]
 
 
 def _is_entry(expression: ast.AST, read: ast.AST) -> bool:

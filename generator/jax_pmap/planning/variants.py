@@ -101,7 +101,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         name: rows
         for name in unknown(restricted, target.facts, request.static)
         if not by_name[name]["callable"]
-        and (rows := told_apart(case.session, name, target.parsed.definition)) is not None
+        and (rows := told_apart(case.session, name, case.call_graph)) is not None
     }
     # A clip by the norm of all gradients needs a sum where each device has its own part of these.
     in_parts = request.backend is Backend.SHARD_MAP and bool(request.mesh)
