@@ -1,6 +1,9 @@
 """Targets and their arguments taken from a run of the user's program, through the real command."""
 
 import json
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -360,7 +363,8 @@ def test_a_program_that_forks_changes_folders_and_leaves(train):
     ("words", "says"),
     [
         (("--run", "python trian.py"), ("no file `trian.py`", "Did you mean `train.py`?")),
-        (("--run", "python train.ipynb"), ("cannot run a notebook", "nbconvert", "--inputs")),
+        (("--run", "nb.ipynb"), ("no file `nb.ipynb`",)),
+        (("--run", "python broken.ipynb"), ("`broken.ipynb` is not the JSON of a notebook",)),
         (("--run", "make train"), ("`make` is not known",)),
         (("--run", "cd x && python train.py"), ("for a shell",)),
         (("--run", "python 'train.py"), ("Close the quotes",)),
@@ -371,6 +375,7 @@ def test_a_program_that_forks_changes_folders_and_leaves(train):
     ],
 )
 def test_options_that_name_no_program(train, words, says):
+    train.write("broken.ipynb", "[")
     train.refused("JP018", "plan", "train.py::never", *words, says=says)
 
 
@@ -450,3 +455,122 @@ def test_classes_of_a_script_that_calls_a_step_of_another_file(project):
         project.refused(
             "JP008", "gen", "step_apart.py::step", "--run", "python apart.py", *options, says=said
         )
+
+
+OWN_CLASSES = """
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+
+class State(NamedTuple):
+    w: jax.Array
+    steps: jax.Array
+
+
+class Batch(NamedTuple):
+    x: np.ndarray
+    rate: float = 0.1
+
+
+@jax.jit
+def step(state, batch):
+    loss, grads = jax.value_and_grad(lambda w: ((batch.x @ w - 1.0) ** 2).mean())(state.w)
+    return State(state.w - batch.rate * grads, state.steps + 1), loss
+
+
+def main():
+    state = State(np.ones(3, "f"), np.zeros((), "i"))
+    for _ in range(3):
+        state, loss = step(state, Batch(np.arange(72.0, dtype="f").reshape(24, 3) / 72))
+    return state
+
+
+if __name__ == "__main__":
+    main()
+"""
+#: Runs the training of a module with the step of another, and says what came out.
+ELSEWHERE = """
+import sys
+from importlib import import_module
+
+program, parallel = map(import_module, sys.argv[1:])
+before = program.main()
+program.step = parallel.step
+after = program.main()
+assert type(after) is program.State
+print(abs(before.w - after.w).max() < 1e-6, after.steps)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "run"),
+    [("train.py", "python train.py"), ("loops/train.py", "python -m loops.train")],
+)
+def test_a_program_with_classes_of_its_own(project, file, run):
+    """The emitted file imports them by the name that others import the program by."""
+    project.write(file, OWN_CLASSES)
+    project.write("elsewhere.py", ELSEWHERE)
+    out = file.replace("train", "train_pmap")
+    made = project.run("gen", f"{file}::step", "--run", run, "-o", out)
+    assert made.exit_code == 0, made.stderr
+    assert "call it from another file" in made.words
+    names = [each.removesuffix(".py").replace("/", ".") for each in (file, out)]
+    assert f"from {names[0]} import Batch, State" in (project.folder / out).read_text()
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run(
+        [sys.executable, "elsewhere.py", *names],
+        cwd=project.folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "3"], done.stderr
+
+
+def test_a_file_has_the_name_that_the_program_imports_it_by(project):
+    """In a folder without ``__init__.py``; by another name its classes would be others."""
+    project.write("loops/steps.py", OWN_CLASSES)
+    project.write("main.py", "from loops.steps import main\n\nmain()\n")
+    run = ("--run", "python main.py")
+    for words in (run, ("--arg", "state=py:State(np.ones(3, 'f'), np.zeros((), 'i'))", "--arg", BATCH)):
+        made = project.run("gen", "loops/steps.py::step", *words)
+        assert made.exit_code == 0, made.stderr
+        assert "from loops.steps import Batch, State" in made.stdout
+    # Of two names, the one that follows from the file's own folder.
+    project.write("loops/other.py", "from steps import step\n")
+    made = project.run("gen", "loops/steps.py::step", *words)
+    assert "from steps import Batch, State" in made.stdout, made.stderr
+
+
+BATCH = "batch=py:Batch(np.ones((24, 3), 'f'))"
+
+
+def test_a_notebook_is_a_program(project):
+    """Its cells run one after the other, in its folder, as in Jupyter."""
+
+    def cell(*lines):
+        return {"cell_type": "code", "source": [f"{line}\n" for line in lines]}
+
+    cells = [
+        cell("%matplotlib inline", "import sys", "sys.path.append('..')", "import numpy as np"),
+        cell("from src.losses import masked"),
+        cell("rows = np.loadtxt('rows.txt', dtype='f')", "display(rows)"),
+        cell("def step(x, mask):", "    return masked(x.sum(-1), mask)"),
+        cell("%%time", "step(rows, (rows[:, 0] > 0.5).astype('f'))"),
+    ]
+    project.write("src/losses.py", "def masked(x, mask):\n    return (x * mask).sum() / mask.sum()\n")
+    project.write("notebooks/nb.ipynb", json.dumps({"cells": cells, "nbformat": 4}))
+    project.write("notebooks/rows.txt", "\n".join(f"{i / 24} 1.0" for i in range(24)))
+    run = ("--run", "notebooks/nb.ipynb")
+    made = project.run("gen", "notebooks/nb.ipynb::step", *run)
+    assert made.exit_code == 0, made.stderr
+    assert "first call in `notebooks/nb.ipynb` (notebooks/nb.ipynb cell 5:2)" in made.words
+    # What is written out is not imported as well, nor what only found the import.
+    assert "def masked(" in made.stdout
+    assert "src.losses" not in made.stdout.split("\n\n", 1)[1]
+    assert "import sys" not in made.stdout
+    # So does one for a function of a module, and reading the notebook alone works in its folder, too.
+    assert project.run("plan", "src/losses.py::masked", *run).exit_code == 0
+    args = ("--arg", "x=f32[24,2]", "--arg", "mask=mask[24]")
+    assert project.run("plan", "notebooks/nb.ipynb::step", *args).exit_code == 0
+    told = project.refused("JP014", "plan", "notebooks/nb.ipynb::step", "--arg", "x=py:rows['no']")
+    assert "--run notebooks/nb.ipynb" in told.words

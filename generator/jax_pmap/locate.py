@@ -45,7 +45,6 @@ def locate(
     instead: tuple[Path, str] | None = None,
     *,
     mapped: bool = False,
-    inputs: str | None = None,
 ) -> Source:
     """Find the function that `target` names, as seen from `directory`.
 
@@ -54,17 +53,30 @@ def locate(
         directory: where relative paths start from.
         instead: a file, and the text it is taken to have in place of what is on the disk.
         mapped: whether a name of what `jax.pmap` or `shard_map` made of a function stands for that function.
-        inputs: ``FILE::callable`` of the inputs. Where that file imports the target's by its name from
-            elsewhere, as one in a folder without `__init__.py`, objects that it makes are of classes there.
 
     Raises:
         RefusalError: JP001 no such file or module, JP002 no such function, JP003 several, JP004 not a
             function, JP005 the file does not parse.
     """
-    source = _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
+    return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
+
+
+def as_others_import(source: Source, directory: Path, inputs: str | None) -> Source:
+    """The source with the name by which other files of the project import its file.
+
+    Whether a folder without ``__init__.py`` is a package shows only there, and under another name the file
+    would be loaded twice: objects of the program would be of other classes than those it has here.
+
+    Args:
+        source: as it was located.
+        directory: the folder the user is in.
+        inputs: ``FILE::callable`` of the inputs: that file comes first, since it makes the objects.
+    """
+    project = Project(directory.absolute())
     file, double, _ = (inputs or "").partition("::")
-    importer = Path(os.path.normpath(directory.absolute() / Path(file).expanduser()))
-    known = imported_as(source.path, importer) if double else None
+    importer = Path(os.path.normpath(project.directory / Path(file).expanduser()))
+    known = imported_as(source.path, importer, project.source_roots()) if double else None
+    known = known or project.name_elsewhere(source)
     return source if known is None else dataclasses.replace(source, module=known[0], root=known[1])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from jax_pmap.locate import locate
+from jax_pmap.locate import as_others_import, locate
 from jax_pmap.model import (
     Backend,
     Fit,
@@ -312,9 +312,8 @@ def _read(request: Request, session: Session) -> Target:
     from jax_pmap.reading.target import read_target
 
     try:
-        return read_target(
-            locate(request.target, request.directory, request.instead, inputs=request.inputs), request
-        )
+        source = locate(request.target, request.directory, request.instead)
+        return read_target(as_others_import(source, request.directory, request.inputs), request)
     except RefusalError as error:
         if error.refusal.code not in CLOSED:
             raise

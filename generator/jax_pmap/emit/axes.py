@@ -69,6 +69,19 @@ def spec_source(axis: int | None, spec: str = "P", axis_constant: str = "AXIS") 
     return f"{spec}({', '.join(['None'] * axis + [axis_constant])})"
 
 
+def in_module(axes: Axes, module: str) -> Axes:
+    """The tree with the classes of the program that ran as `module` has them, which is its file."""
+    if not isinstance(axes, AxesNode):
+        return axes
+    home, colon, name = axes.type_name.partition(":")
+    return AxesNode(
+        axes.kind,
+        axes.keys,
+        tuple(in_module(child, module) for child in axes.children),
+        f"{module if home == '__main__' else home}{colon}{name}",
+    )
+
+
 def type_imports(axes: Axes) -> tuple[tuple[str, str], ...]:
     """Return the (module, name) pairs that `tree_source` needs imported, sorted."""
     if not isinstance(axes, AxesNode):

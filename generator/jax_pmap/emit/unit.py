@@ -18,7 +18,7 @@ from jax_pmap.emit.adapted import (
     is_substituted,
     woven_target,
 )
-from jax_pmap.emit.axes import collapse, type_imports, used_axes
+from jax_pmap.emit.axes import collapse, in_module, type_imports, used_axes
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source, enclosed_in, is_at_hand
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from jax_pmap.syntax.slice import Slice
 
 
+#: What reads the command line, beside absl's flags and what is called as argparse is.
+_OF_COMMAND_LINE = frozenset(
+    {"tyro.cli", "fire.Fire", "simple_parsing.parse", "pyrallis.parse", "draccus.parse", "OmegaConf.from_cli"}
+)
+
+
 def emit(
     target: Target,
     plan: Plan,
@@ -58,6 +64,7 @@ def emit(
     backend = request.backend
     check_backend(target, backend)
     check_classes(target, plan)
+    plan = _imported(plan, target.source)
     if "place" in request.helpers and not any(used_axes(each.axes) for each in plan.arguments):
         raise refused(
             "JP007",
@@ -68,7 +75,6 @@ def emit(
     syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
-    _check_script(target, plan, adapted)
     if carried:
         _check_copies(target, plan, carried, adapted)
     own_names = {other.name for other in adapted}
@@ -212,7 +218,7 @@ def _unit(
     imports += [row.statement for name in sorted(compared & known.keys()) for row in known[name]]
     imports += [statement for other in elsewhere for statement in other.imports]
     if carried:
-        imports += carried.imports
+        imports += [each for each in carried.imports if not bindings(each).keys() <= own_names]
     if bound:
         imports += bound.imports
     siblings = {other.name: other.facts for other in adapted if other.source.path == source.path}
@@ -409,23 +415,15 @@ def check_classes(target: Target, plan: Plan) -> None:
         )
 
 
-def _check_script(target: Target, plan: Plan, adapted: Iterable[Adapted]) -> None:
-    """Refuse to name classes of a script: imported, it is a second module with classes of its own.
-
-    Raises:
-        RefusalError: JP008.
-    """
-    own = _own_classes(plan, {"__main__"})
-    if any(callee.function.startswith("__main__:") for callee in plan.callees):
-        own += _owners(target, adapted)
-    if own:
-        raise refused(
-            "JP008",
-            f"`{target.source.shown_path}` runs as a script and defines `{own[0]}`, which the emitted file "
-            "must name: imported from there, it would be another one than that of the caller's values",
-            f"Move `{own[0]}` to a module of its own, or edit the file itself with --in-place",
-            target.facts.span,
-        )
+def _imported(plan: Plan, source: Source) -> Plan:
+    """The plan with classes of the program that ran as the emitted file imports them: from its file."""
+    return dataclasses.replace(
+        plan,
+        output_axes=in_module(plan.output_axes, source.module),
+        arguments=tuple(
+            dataclasses.replace(each, axes=in_module(each.axes, source.module)) for each in plan.arguments
+        ),
+    )
 
 
 def _check_copies(target: Target, plan: Plan, carried: Slice, adapted: Iterable[Adapted]) -> None:
@@ -447,7 +445,9 @@ def _check_copies(target: Target, plan: Plan, carried: Slice, adapted: Iterable[
     for text in carried.definitions:
         for node in ast.walk(ast.parse(text)):
             called = node.func if isinstance(node, ast.Call) else None
-            if isinstance(called, ast.Attribute) and called.attr.startswith(("DEFINE", "parse_")):
+            if isinstance(called, ast.Attribute) and (
+                called.attr.startswith(("DEFINE", "parse_")) or ast.unparse(called) in _OF_COMMAND_LINE
+            ):
                 raise refused(
                     "JP008",
                     f"`{target.facts.name}` needs what `{ast.unparse(called)}(…)` reads from the command "

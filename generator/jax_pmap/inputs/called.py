@@ -8,7 +8,7 @@ import os
 import shlex
 from pathlib import Path
 
-from jax_pmap.locate import locate
+from jax_pmap.locate import as_others_import, locate
 from jax_pmap.locating.paths import import_name
 from jax_pmap.model import Request, Source
 from jax_pmap.reading.decorators import receiver_of
@@ -45,7 +45,8 @@ def with_call(request: Request) -> Request:
     name = request.target.rpartition(":")[2]
     if request.inputs is None or request.run is not None or "." not in name:
         return request
-    source = locate(request.target, request.directory, request.instead, inputs=request.inputs)
+    found = locate(request.target, request.directory, request.instead)
+    source = as_others_import(found, request.directory, request.inputs)
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
     called = in_classes and receiver_of(parsed) and not takes_object(parsed, request)

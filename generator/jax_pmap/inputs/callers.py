@@ -18,16 +18,14 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, as
 
 
 def command_of(source: Source, directory: Path, *, own: bool = False) -> str | None:
-    """``"python train.py"``, where that is a program which calls the function; None where there is none.
+    """``"python train.py"``, or a notebook, where that calls the function; None where there is none.
 
     The function's own file comes first, then those nearest to it; with `own`, no other is looked at.
     """
     project, name = Project(directory), source.name
-    if is_notebook(source.path):
-        return None
     for path in (source.path, *(() if own else _others(project, source.path))):
         if _calls(project, path, name):
-            return f"python {project.typed(path)}"
+            return project.typed(path) if is_notebook(path) else f"python {project.typed(path)}"
     return None
 
 

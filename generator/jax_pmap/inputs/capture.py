@@ -11,10 +11,12 @@ from jax_pmap.drift import outdated
 from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError, Request, Say, Source, Span, refused
+from jax_pmap.notebook import is_notebook, place
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import error_details, error_span, install
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
+from jax_pmap.sources import read_bytes
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
@@ -62,7 +64,7 @@ def capture(
     program = read_program(request.run, request.directory)
     text, definition = function_text(target.parsed), target.parsed.definition
     source = target.source
-    if source.written is not None:
+    if source.written is not None or is_notebook(source.path):
         sources = {source.path: source.text, **(sources or {})}
     for eager in (False, True):
         say(f"running {said(request)}" + (" without jit" if eager else ""))
@@ -187,5 +189,8 @@ def _shown(called_at: str, directory: Path) -> str:
     file, _, line = called_at.rpartition(":")
     if not file:
         return ""
-    shown = os.path.relpath(file, directory.absolute())
-    return f"{file if shown.startswith('..') else Path(shown).as_posix()}:{line}"
+    below = os.path.relpath(file, directory.absolute())
+    shown = file if below.startswith("..") else Path(below).as_posix()
+    text = read_bytes(Path(file)) if is_notebook(file) else None
+    at = place(text.decode(), int(line)) if text is not None else None
+    return f"{shown} cell {at[0]}:{at[1]}" if at is not None else f"{shown}:{line}"

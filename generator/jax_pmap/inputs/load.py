@@ -13,7 +13,7 @@ from jax_pmap.inputs.called import said
 from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
-from jax_pmap.inputs.module import Imported, import_target, needed_names, with_loaded_folders
+from jax_pmap.inputs.module import Imported, as_imported, import_target, needed_names
 from jax_pmap.locating.words import any_of, near_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
@@ -93,7 +93,7 @@ def with_folders(target: Target, session: Session) -> Target:
 
     They may be anywhere: on ``PYTHONPATH``, or installed as editable.
     """
-    source, parsed = with_loaded_folders(target.source, session), target.parsed
+    source, parsed = as_imported(target.source, session), target.parsed
     parsed = ParsedSource(source, parsed.tree, parsed.definition, parsed.enclosing)
     return dataclasses.replace(target, source=source, parsed=parsed)
 

@@ -159,10 +159,20 @@ def module_of(source: Source) -> protocol.Module:
     return protocol.Module(str(source.path), source.module, str(source.root))
 
 
-def with_loaded_folders(source: Source, session: Session) -> Source:
-    """The source with the folders that modules of the user's were imported from in the worker."""
-    folders = session.ask(protocol.LoadedFolders(), "listing what was imported")
-    return replace(source, others=(*source.others, *map(Path, folders)))
+def as_imported(source: Source, session: Session) -> Source:
+    """The source with the folders that modules of the user's were imported from in the worker.
+
+    A file that a program has under another name than a file there is expected to have, as in a folder
+    without ``__init__.py``, has that: under two names it would be two modules, each with classes of its own.
+    """
+    answer = session.ask(protocol.FindImporting(str(source.path)), "listing what was imported")
+    source = replace(source, others=(*source.others, *map(Path, answer.folders)))
+    if not answer.names or source.module in answer.names:
+        return source
+    name = answer.names[0]
+    parts = name.split(".")
+    is_at_end = source.path.with_suffix("").parts[-len(parts) :] == tuple(parts)
+    return replace(source, module=name, root=source.path.parents[len(parts) - 1]) if is_at_end else source
 
 
 def made(answer: protocol.Loaded) -> tuple[tuple[str, str], ...]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import jax_pmap.sources as sources
+from jax_pmap.notebook import is_notebook
 from jax_pmap.options import refuse
 from jax_pmap.worker import protocol
 
@@ -36,9 +38,9 @@ _EXAMPLE = '`--run "python train.py --steps 1"`'
 class Program:
     """A Python program, as the worker starts it."""
 
-    #: ``"script"``, ``"module"``, ``"code"`` or ``"pytest"``.
+    #: ``"script"``, ``"notebook"``, ``"module"``, ``"code"`` or ``"pytest"``.
     kind: str
-    #: Absolute path of a script, dotted name of a module, text of ``-c``; empty for pytest.
+    #: Absolute path of a script or notebook, dotted name of a module, text of ``-c``; empty for pytest.
     what: str
     #: ``sys.argv`` behind its first element.
     args: tuple[str, ...]
@@ -50,10 +52,13 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: The interpreter, where it was named by a path.
     python: Path | None = None
+    #: Of a notebook, the Python code of its cells.
+    text: str = ""
 
     def request(self) -> protocol.Program:
         """What the worker needs of it."""
-        return protocol.Program(self.kind, self.what, self.args, (self.name, *self.args), self.first)
+        argv = (self.name, *self.args)
+        return protocol.Program(self.kind, self.what, self.args, argv, self.first, self.text)
 
 
 def read_program(text: str, directory: Path) -> Program:
@@ -90,7 +95,7 @@ def read_program(text: str, directory: Path) -> Program:
         kind, what, args = _python(text, rest)
     elif first in ("pytest", "py.test"):
         kind, what, args = "pytest", "", rest
-    elif first.endswith(".py"):
+    elif first.endswith((".py", ".ipynb")):
         kind, what, args = "script", first, rest
     else:
         refuse(
@@ -103,15 +108,13 @@ def read_program(text: str, directory: Path) -> Program:
         return Program(kind, what, tuple(args), "pytest", None, environment, python)
     if kind == "script":
         path = Path(os.path.normpath(folder / Path(what).expanduser()))
-        if path.suffix == ".ipynb":
-            refuse(
-                f"`--run {text}`: Python cannot run a notebook.",
-                f"Make a program of it (`jupyter nbconvert --to script {what}`) and run that, or give the "
-                "arguments: --inputs FILE::callable.",
-            )
         if not path.is_file():
             _no_script(what, path)
-        return Program(kind, str(path), tuple(args), what, str(path.resolve().parent), environment, python)
+        cells = ""
+        if is_notebook(path):
+            kind, cells = "notebook", _cells(what, path)
+        first = str(path.resolve().parent)
+        return Program(kind, str(path), tuple(args), what, first, environment, python, cells)
     name = "-m" if kind == "module" else "-c"
     return Program(kind, what, tuple(args), name, str(folder), environment, python)
 
@@ -135,9 +138,16 @@ def _python(text: str, words: list[str]) -> tuple[str, str, list[str]]:
     refuse(f"`--run {text}` starts Python without a program.", f"Name it: {_EXAMPLE}.")
 
 
+def _cells(typed: str, path: Path) -> str:
+    data = sources.read_bytes(path)
+    if data is None:
+        refuse(f"`--run`: `{typed}` is not the JSON of a notebook.", "Save it again in Jupyter.")
+    return data.decode()
+
+
 def _no_script(typed: str, path: Path) -> NoReturn:
     try:
-        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".py", ".ipynb")]
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1)

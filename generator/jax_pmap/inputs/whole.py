@@ -6,8 +6,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_pmap.inputs.module import module_of, with_loaded_folders
-from jax_pmap.locate import locate, locate_object
+from jax_pmap.inputs.module import as_imported, module_of
+from jax_pmap.locate import as_others_import, locate, locate_object
 from jax_pmap.model import RefusalError, Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.forwarding import forwarding, statement_of
@@ -39,7 +39,8 @@ def called_object(request: Request) -> CalledObject | None:
 
     That is any object that importing a file makes, a class left out.
     """
-    source = locate_object(request.target, request.directory)
+    found = locate_object(request.target, request.directory)
+    source = as_others_import(found, request.directory, request.inputs)
     if not _is_importable(source):
         return None
     tree = ast.parse(source.text.removeprefix("\ufeff"))
@@ -57,7 +58,8 @@ def opened(session: Session, request: Request) -> Target | None:
     """
     if request.run is not None or request.in_place:
         return None  # What is edited is read anew.
-    source = locate(request.target, request.directory, inputs=request.inputs)
+    found = locate(request.target, request.directory)
+    source = as_others_import(found, request.directory, request.inputs)
     if source.binding is not None or not _is_importable(source):
         return None
     parsed = parse(source)
@@ -75,7 +77,7 @@ def opened(session: Session, request: Request) -> Target | None:
             raise
         return None
     try:
-        return read_target(with_loaded_folders(source, session), request, given_back=given_back)
+        return read_target(as_imported(source, session), request, given_back=given_back)
     except RefusalError:
         if given_back:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.config import is_project_root
@@ -61,8 +62,10 @@ def _package_above(path: Path, folder: Path) -> Path | None:
     return None
 
 
-def imported_as(path: Path, importer: Path) -> tuple[str, Path] | None:
+def imported_as(path: Path, importer: Path, roots: Sequence[Path] = ()) -> tuple[str, Path] | None:
     """The dotted name by which another file imports that at `path`, and the folder it starts from; or None.
+
+    That is the folder of the other file, the one above its packages, or one of `roots`.
 
     Under another name, the file would be loaded twice, and its classes be others the second time.
     """
@@ -70,11 +73,13 @@ def imported_as(path: Path, importer: Path) -> tuple[str, Path] | None:
         text = importer.read_bytes()
     except OSError:
         return None
+    if path.stem.encode() not in text:
+        return None
     dotted = {each.decode() for each in _PLAIN.findall(text)}
     for package, names in _FROM.findall(text):
         inside = re.findall(rb"[A-Za-z_]\w*", names)
         dotted |= {package.decode(), *(f"{package.decode()}.{each.decode()}" for each in inside)}
-    for start in dict.fromkeys((importer.parent, import_name(importer)[1])):
+    for start in dict.fromkeys((importer.parent, import_name(importer)[1], *roots)):
         for name in sorted(dotted):
             if path == start.joinpath(*name.split(".")).with_suffix(".py"):
                 return name, start

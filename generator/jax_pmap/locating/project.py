@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import jax_pmap.sources as sources
 from jax_pmap.config import project_root
-from jax_pmap.locating.paths import import_name, made_by_us, relative
+from jax_pmap.locating.paths import import_name, imported_as, made_by_us, relative
 from jax_pmap.locating.words import refuse
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.notebook import is_notebook
@@ -160,6 +160,17 @@ class Project:
         """Files of the project for a hint: as many as there is time for."""
         with contextlib.suppress(sources.TooManyFilesError):
             yield from sources.python_files(self.root)
+
+    def name_elsewhere(self, source: Source) -> tuple[str, Path] | None:
+        """What all other files import the file of a source as, if one thing, and the folder this starts from.
+
+        Nothing but that tells whether a folder without ``__init__.py`` is a package.
+        """
+        if "." in source.module or source.root in self.source_roots():
+            return None
+        others = (each for each in self.python_files() if each.suffix == ".py" and each != source.path)
+        found = {imported_as(source.path, each, self.source_roots()) for each in others} - {None}
+        return found.pop() if len(found) == 1 else None
 
     def several(self, found: Sequence[Candidate], what: str) -> NoReturn:
         """Refuse with the candidates to choose from."""

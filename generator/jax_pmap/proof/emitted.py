@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import math
@@ -41,7 +40,7 @@ from jax_pmap.problems import error_details
 from jax_pmap.proof.machine import by_shapes, compiled_for, compiled_here
 from jax_pmap.proof.processes import run_in_processes
 from jax_pmap.proof.prove import How, InMultiples, OfForms, OfMoreRows, prove
-from jax_pmap.proof.requests import batch_size
+from jax_pmap.proof.requests import batch_size, imports_file
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -126,7 +125,7 @@ def proved(planned: Planned) -> Generated:
             plan = dataclasses.replace(plan, notes=(*plan.notes, note))
         return Generated(edition.text, plan, request.backend, evidence, planned.target.source)
     code, source = with_evidence(planned.code(plan), evidence), planned.target.source
-    if _is_program(request, source) and _imports(code, source):
+    if _is_program(request, source) and imports_file(code, source):
         note = (
             f"the emitted file imports `{source.shown_path}`, which is the program itself and cannot import "
             "the emitted file in turn: call it from another file, or change the program where it stands, "
@@ -144,15 +143,6 @@ def _is_program(request: Request, source: Source) -> bool:
     if program.kind == "module":
         return program.what == source.module
     return program.kind == "script" and Path(program.what).resolve() == source.path.resolve()
-
-
-def _imports(code: str, source: Source) -> bool:
-    """Whether an emitted file imports the file of the target."""
-    return any(
-        source.module in (getattr(node, "module", None), *(each.name for each in node.names))
-        for node in ast.parse(code).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    )
 
 
 def _evidence(planned: Planned) -> tuple[Evidence, Plan]:

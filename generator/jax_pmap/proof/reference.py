@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jax_pmap.inputs.module import module_of
-from jax_pmap.locate import locate, locate_object, object_span
+from jax_pmap.locate import as_others_import, locate, locate_object, object_span
 from jax_pmap.model import Binding, Refusal, RefusalError, Request, Source, Span
 from jax_pmap.problems import error_line, error_span
 from jax_pmap.proof.layouts import layout_words
@@ -31,7 +31,8 @@ def locate_reference(request: Request, session: Callable[[], Session]) -> tuple[
         RefusalError: as `locate` does.
     """
     try:
-        return locate(request.target, request.directory, mapped=True), None
+        named = locate(request.target, request.directory, mapped=True)
+        return as_others_import(named, request.directory, request.inputs), None
     except RefusalError as error:
         found = None if request.run is not None else _behind(request, session)
         if found is None:
@@ -82,7 +83,8 @@ class Reference:
         self.unable: dict[int, str] = {}
         if request.run is None:
             with contextlib.suppress(RefusalError):
-                self.source = locate_object(request.target, request.directory)
+                made = locate_object(request.target, request.directory)
+                self.source = as_others_import(made, request.directory, request.inputs)
 
     @property
     def name(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 
 from jax_pmap.emit.bound import emitted_name
-from jax_pmap.model import Plan, Role
+from jax_pmap.inputs.module import module_of
+from jax_pmap.model import Plan, Role, Source
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
 from jax_pmap.worker import protocol
@@ -48,6 +50,16 @@ def emitted_of(
         replicated_leaves(plan),
         mesh_of(plan),
         in_place,
+        module_of(target.source) if in_place is None and imports_file(code, target.source) else None,
+    )
+
+
+def imports_file(code: str, source: Source) -> bool:
+    """Whether an emitted file imports the file of the target."""
+    return any(
+        source.module in (getattr(node, "module", None), *(each.name for each in node.names))
+        for node in ast.parse(code).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
     )
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 from jax_pmap.inputs.capture import program_ended
 from jax_pmap.inputs.load import Loaded, alias_note, file_of, load
 from jax_pmap.inputs.program import read_program
-from jax_pmap.locate import local_object, locate_object, object_span
+from jax_pmap.locate import as_others_import, local_object, locate_object, object_span
 from jax_pmap.model import (
     Check,
     Derivation,
@@ -151,7 +151,8 @@ def verify(
         RefusalError: JP045 with the first difference, and what was found; JP021 where no way to call it was
             found; what the other stages raise.
     """
-    source = locate_object(parallel, request.directory)
+    found = locate_object(parallel, request.directory)
+    source = as_others_import(found, request.directory, request.inputs)
     made, program = _made(source, request), request.run or ""
     if made is None:
         check_run(request.run, request.inputs, request.args)

@@ -32,6 +32,8 @@ _STARTS = frozenset({"run", "Fire", "main", "launch"})
 _PROCESS = frozenset({("sys", "path"), ("os", "environ")})
 #: In place of the names by which a statement is needed: it is for a setting of jax.
 _JAX = "jax.config"
+#: And for a setting of the process.
+_PATH = "sys.path"
 _CHANGERS = frozenset({"setattr", "delattr"})
 
 
@@ -293,7 +295,7 @@ class Module:
                     lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
                 else:
                     lines[node.lineno - 1] = " " * node.col_offset + text
-                taken = bool(used) and kept[unit][:1] != (_JAX,)
+                taken = bool(used) and kept[unit][:1] not in ((_JAX,), (_PATH,))
                 parsed = self.parsed
                 made = _import_of(node, used)
                 rows = import_rows(made, parsed.module, package=parsed.package) if taken else []
@@ -359,7 +361,7 @@ class Module:
                         kept[unit] = (*wanted[unknown], unknown)
                         grown = True
                     elif unit not in kept and not unit.guarded and self._is_setting(unit):
-                        kept[unit] = ("sys.path",) if _of_process(unit.node) else (_JAX,)
+                        kept[unit] = (_PATH,) if _of_process(unit.node) else (_JAX,)
                         grown = True
                         for needed in sorted(unit.needs):
                             wanted.setdefault(needed, kept[unit])

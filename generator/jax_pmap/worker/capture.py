@@ -381,6 +381,14 @@ def start(program: protocol.Program, watch: Watch) -> BaseException | None:
         sys.argv[0] = spec.origin
     elif kind == "code":
         code = compile(what, "<string>", "exec", dont_inherit=True)
+    elif kind == "notebook":
+        # As a kernel does: in the folder of the notebook, and with a way to show values.
+        os.chdir(os.path.dirname(what))
+        names["display"] = lambda *values, **options: None
+        path = os.path.realpath(what)
+        linecache.cache[what] = (len(program.text), None, program.text.splitlines(True), what)
+        own = watch.concerns(what)
+        code = watch.code(path) if own else compile(program.text, what, "exec", dont_inherit=True)
     else:
         names["__file__"] = what
         loader = importlib.machinery.SourceFileLoader("__main__", what)

@@ -1,5 +1,6 @@
 """The user's module and function, loaded under the names their own program would use."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -7,7 +8,7 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -105,10 +106,12 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
             assert spec.loader is not None
             spec.loader.exec_module(module)
         else:
-            if path.endswith(".ipynb"):
+            is_notebook = path.endswith(".ipynb")
+            if is_notebook:
                 linecache.cache[path] = (len(source), None, source.splitlines(True), path)
             _RUN[path] = source
-            exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+            with in_folder(os.path.dirname(path)) if is_notebook else contextlib.nullcontext():
+                exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         if package:
             setattr(sys.modules[package], name.rpartition(".")[2], module)
         return module
@@ -120,6 +123,42 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         sys.modules.pop(name, None)
         forget()
         raise Problem("import", summary(error), error=describe_exception(error)) from error
+
+
+@contextlib.contextmanager
+def in_folder(folder: str) -> Iterator[None]:
+    """Work in `folder`, as the kernel of a notebook does, where `sys.path` may name others from there."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = [os.path.abspath(place) if place else place for place in sys.path]
+        os.chdir(before)
+
+
+def is_of(module: types.ModuleType, path: str) -> bool:
+    """Whether a module is that of the file at `path`."""
+    file = getattr(module, "__file__", None) or ""
+    same = os.path.basename(file) == os.path.basename(path)
+    return same and os.path.realpath(file) == os.path.realpath(path)
+
+
+def import_program(made: Module) -> None:
+    """Import the file of the program that ran under its own name too, with the classes of the program.
+
+    Who calls the emitted file imports that file and has values of the classes that this makes. The values
+    here are the program's, so its classes are put in their place. A file that cannot be imported beside the
+    program is left to what imports it next.
+    """
+    program = sys.modules["__main__"]
+    if not is_of(program, made.path):
+        return
+    with contextlib.suppress(Problem):
+        module = import_file(made)
+        for name, value in vars(program).items():
+            if isinstance(value, type) and value.__module__ == "__main__" and name in vars(module):
+                setattr(module, name, value)
 
 
 def private_name(name: str) -> str:

@@ -104,17 +104,20 @@ def loaded_files(request: protocol.LoadedFiles) -> tuple[str, ...]:
     return tuple(sorted({*imported_now, *opened.opened()}))
 
 
-def loaded_folders(request: protocol.LoadedFolders) -> tuple[str, ...]:
-    """The folders that modules of the user's were imported from: of ``pkg/__init__.py``, that around it."""
-    found = dict[str, None]()
+def find_importing(request: protocol.FindImporting) -> protocol.Importing:
+    """How modules of the user's were imported: the folder of ``pkg/__init__.py`` is that around it."""
+    found, names = dict[str, None](), list[str]()
     for name, module in list(sys.modules.items()):
+        if load.is_of(module, request.path):
+            spec = getattr(module, "__spec__", None)
+            names += [name] if name != "__main__" else [spec.name] if spec else []
         if "." in name or name in CLONED:
             continue
         # A package without an `__init__.py` has no file, and may be in several folders.
         places = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
         users = [each for each in places if isinstance(each, str) and is_users(each + os.sep)]
         found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
-    return tuple(found)
+    return protocol.Importing(tuple(found), tuple(names))
 
 
 def imported(
@@ -501,6 +504,8 @@ def parallel_reference_of(
 
 def emitted_of(comparison: Comparison, emitted: protocol.Emitted) -> Emitted:
     """The emitted file that a request is about."""
+    if emitted.imports is not None and current().call is not None:
+        load.import_program(emitted.imports)
     return Emitted(
         emitted.code,
         emitted.path,
@@ -882,7 +887,7 @@ def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:
 HANDLERS: Handlers = {
     protocol.Forget: forget,
     protocol.LoadedFiles: loaded_files,
-    protocol.LoadedFolders: loaded_folders,
+    protocol.FindImporting: find_importing,
     protocol.FindParameters: parameters_of,
     protocol.IsDefinition: is_definition,
     protocol.Load: load_target,

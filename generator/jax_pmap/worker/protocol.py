@@ -231,8 +231,20 @@ class LoadedFiles(Request[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedFolders(Request[tuple[str, ...]]):
-    """The folders that modules of the user's were imported from, by ``sys.path`` or an import hook."""
+class Importing:
+    """How modules of the user's were imported."""
+
+    #: The folders that they came from, by ``sys.path`` or an import hook.
+    folders: tuple[str, ...]
+    #: The names of the file asked for: ``python -m pkg.train`` gives it that too. None for a script alone.
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindImporting(Request[Importing]):
+    """How modules of the user's, among them the one at `path`, were imported."""
+
+    path: str
 
 
 # --- the target -----------------------------------------------------------------------------
@@ -256,6 +268,7 @@ class Program:
     args: tuple[str, ...]
     argv: tuple[str, ...]
     first: str | None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1143,6 +1156,8 @@ class Emitted:
     replicated: tuple[int, ...]
     mesh: Mesh | None = None
     in_place: InPlace | None = None
+    #: The target's file where the code imports that, which a program that ran may be.
+    imports: Module | None = None
 
 
 @dataclass(frozen=True, slots=True)
