@@ -1,6 +1,7 @@
-"""The rules of `check`, held to the snippets in their own files."""
+"""The rules of `check`, held to their examples and to the snippets in `check_rules/`."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -17,21 +18,27 @@ from jax_pmap.checking.static import ABOUT, check_text
 RULES = {rule.code: rule for rule in rules()}
 
 
+def snippets_of(rule, kind):
+    """Those that a rule must find one thing in, ``"INVALID"``, or that none may say anything of."""
+    first = rule.diagnostic.example if kind == "INVALID" else rule.diagnostic.fixed
+    return (first, *getattr(importlib.import_module(f"check_rules.{rule.code.lower()}"), kind))
+
+
 def snippets(kind):
     return [
         pytest.param(code, text, id=f"{code}-{number}")
         for code, rule in RULES.items()
-        for number, text in enumerate(getattr(rule, kind), 1)
+        for number, text in enumerate(snippets_of(rule, kind), 1)
     ]
 
 
-@pytest.mark.parametrize(("code", "text"), snippets("valid"))
+@pytest.mark.parametrize(("code", "text"), snippets("VALID"))
 def test_valid_snippets_are_left_alone(code, text):
     """Not one rule, the snippet's own or another, has anything to say."""
     assert check_text(text, "snippet.py") == []
 
 
-@pytest.mark.parametrize(("code", "text"), snippets("invalid"))
+@pytest.mark.parametrize(("code", "text"), snippets("INVALID"))
 def test_invalid_snippets_are_found_once(code, text):
     (found,) = check_text(text, "snippet.py")
     assert found.code == code
@@ -57,7 +64,7 @@ def test_what_to_write_for_a_key_fits_the_map():
     assert check_text(named, "snippet.py")[0].hint.startswith("Make it differ: `k = jax.random.fold_in(k, ")
 
 
-FIXABLE = [each for each in snippets("invalid") if check_text(each.values[1], "snippet.py")[0].fixable]
+FIXABLE = [each for each in snippets("INVALID") if check_text(each.values[1], "snippet.py")[0].fixable]
 
 
 @pytest.mark.parametrize(("code", "text"), FIXABLE)
@@ -69,7 +76,7 @@ def test_a_fix_leaves_nothing_to_be_found(code, text):
     assert check_text(mended, "snippet.py") == []
 
 
-@pytest.mark.parametrize(("code", "text"), snippets("invalid"))
+@pytest.mark.parametrize(("code", "text"), snippets("INVALID"))
 def test_a_comment_switches_a_rule_off(code, text):
     (found,) = check_text(text, "snippet.py")
     lines = text.splitlines()
@@ -91,7 +98,7 @@ def test_rules_are_diagnostics():
     for code, rule in RULES.items():
         assert diagnostics.find(code) is rule.diagnostic
         assert diagnostics.exit_code(code) == 1
-        assert len(rule.valid) + len(rule.invalid) >= 3
+        assert len(snippets_of(rule, "VALID")) + len(snippets_of(rule, "INVALID")) >= 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A rule of `check`: what it finds, its own valid and invalid snippets, and the registry of them all."""
+"""A rule of `check`: what it finds, and the registry of them all."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jax_pmap.diagnostics.base import Diagnostic
+
 if TYPE_CHECKING:
     from jax_pmap.checking.findings import Finding
     from jax_pmap.checking.mapped import Mappings
     from jax_pmap.checking.module import Module
-    from jax_pmap.diagnostics.base import Diagnostic
 
 Find = Callable[["Module", "Mappings"], Iterator["Finding"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One mistake that can be seen without running; tests and documentation are made from its snippets."""
+    """One mistake that can be seen without running."""
 
     diagnostic: Diagnostic
     find: Find
-    #: Snippets it must stay silent about; nor may any other rule speak up.
-    valid: tuple[str, ...]
-    #: Snippets in which it must find exactly one thing.
-    invalid: tuple[str, ...]
 
     @property
     def code(self) -> str:
@@ -43,12 +40,10 @@ def rule(
     meaning: str,
     why: str,
     cure: str,
-    invalid: tuple[str, ...],
-    valid: tuple[str, ...],
+    example: str,
+    fixed: str,
 ) -> Rule:
-    """A rule and its diagnostic: the first invalid snippet is the example, the first valid one the cure."""
-    from jax_pmap.diagnostics.base import Diagnostic
-
+    """A rule and its diagnostic: it finds one thing in the example, and nothing in what is `fixed`."""
     diagnostic = Diagnostic(
         code=code,
         title=title,
@@ -56,11 +51,11 @@ def rule(
         meaning=meaning,
         why=why,
         cure=cure,
-        example=invalid[0],
+        example=example,
         command="jax-pmap check train.py",
-        fixed=valid[0],
+        fixed=fixed,
     )
-    return Rule(diagnostic, find, valid, invalid)
+    return Rule(diagnostic, find)
 
 
 @functools.cache

@@ -8,68 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-@jax.pmap(axis_name="batch")
-def step(x):
-    return jax.lax.pmean(x, axis_name="batch")
-""",
-    """\
-from jax import pmap as p
-
-double = p(in_axes=0)(lambda x: 2 * x)
-""",
-    """\
-\"\"\"A module with a docstring.\"\"\"
-
-from __future__ import annotations
-
-import jax
-
-
-@jax.pmap()
-def step(x):
-    return 2 * x
-""",
-)
-VALID = (
-    """\
-import functools
-
-import jax
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def step(x):
-    return jax.lax.pmean(x, axis_name="batch")
-""",
-    """\
-import jax
-
-double = jax.pmap(fun=lambda x: 2 * x)
-options = {"axis_name": "batch"}
-triple = jax.pmap(lambda x: 3 * x, **options)
-""",
-    """\
-from flax import nnx
-
-
-@nnx.pmap(axis_name="batch")
-def step(model, x):
-    return model(x)
-""",
-    """\
-import jax
-
-
-def step(*function, **options):
-    return jax.pmap(*function, **options)
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Calls of `jax.pmap` that give it no function."""
@@ -120,7 +58,23 @@ RULE = rule(
         "raises `TypeError: pmap() missing 1 required positional argument`."
     ),
     cure="Collect the options with `functools.partial(jax.pmap, ...)`. `--fix` does so.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+@jax.pmap(axis_name="batch")
+def step(x):
+    return jax.lax.pmean(x, axis_name="batch")
+""",
+    fixed="""\
+import functools
+
+import jax
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def step(x):
+    return jax.lax.pmean(x, axis_name="batch")
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

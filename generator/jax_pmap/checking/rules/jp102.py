@@ -7,95 +7,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="devices")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-    """\
-from functools import partial
-
-import jax
-from jax import lax
-
-AXIS = "batch"
-
-
-@partial(jax.pmap, axis_name=AXIS)
-def total(x):
-    return lax.psum(x.sum(), "btach")
-""",
-    """\
-import jax
-
-total = jax.pmap(lambda x: jax.lax.pmean(x, "i"), "j")
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-    """\
-import functools
-
-import jax
-
-
-@functools.partial(jax.pmap, axis_name="devices")
-def both(x):
-    def inner(row):
-        return jax.lax.psum(row, "examples") + jax.lax.psum(row, ("devices", "examples"))
-
-    return jax.vmap(inner, axis_name="examples")(x)
-""",
-    """\
-import jax
-
-
-def per_example(x, axis):
-    return jax.lax.psum(x, axis)
-
-
-def outer(x):
-    return jax.vmap(inner, axis_name="j")(x)
-
-
-def inner(x):
-    return jax.lax.psum(x, "i")
-
-
-f = jax.pmap(outer, axis_name="i")
-g = jax.pmap(jax.vmap(inner, axis_name="i"), axis_name="k")
-h = jax.vmap(inner, axis_name="i")
-""",
-    """\
-import jax
-from settings import AXIS
-
-
-@jax.jit
-def step(x):
-    return jax.pmap(lambda y: jax.lax.psum(y, AXIS), axis_name="batch")
-
-
-def choose(name):
-    return jax.pmap(lambda y: jax.lax.psum(y, "batch"), axis_name=name)
-""".replace("@jax.jit\n", ""),
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Collectives in a mapped function over a name that neither it nor anything around it binds."""
@@ -145,7 +56,25 @@ RULE = rule(
         "first call."
     ),
     cure="Give `pmap` and the collectives the same name; a constant for it keeps them together.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="devices")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
+    fixed="""\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

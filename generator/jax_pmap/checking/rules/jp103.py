@@ -8,75 +8,6 @@ from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total)
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def total(x):
-    return jax.lax.psum(x.sum())
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def total(x):
-    return jax.lax.psum(x.sum(), "i") + jax.lax.pmax(x.max(), "i")
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def nothing_shared(x):
-    return x.sum()
-
-
-def helper(x, axis_name=None):
-    return x if axis_name is None else jax.lax.psum(x, axis_name)
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def inner_axis(x):
-    return jax.vmap(lambda row: jax.lax.psum(row, "rows"), axis_name="rows")(x)
-
-
-def pmean(x):
-    return x
-
-
-arguments = (1, "i")
-total = jax.lax.psum(*arguments)
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Collectives that name no axis, and mapped functions whose collectives' axis nobody names."""
@@ -160,7 +91,25 @@ RULE = rule(
     cure=(
         'Give both the same name: `jax.pmap(f, axis_name="batch")`. `--fix` adds it where one name is used.'
     ),
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total)
+""",
+    fixed="""\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -10,183 +10,6 @@ from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import Function, names_in, positional
 
-INVALID = (
-    """\
-import functools
-
-import jax
-import optax
-from model import loss_fn
-
-tx = optax.adam(1e-3)
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def train_step(params, opt_state, batch):
-    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-    loss = jax.lax.pmean(loss, axis_name="batch")
-    updates, opt_state = tx.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, loss
-""",
-    """\
-import jax
-from flax import jax_utils
-
-
-def train_step(state, batch):
-    def loss_fn(params):
-        logits = state.apply_fn(params, batch["x"])
-        return ((logits - batch["y"]) ** 2).mean(), logits
-
-    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
-    (loss, logits), grads = grad_fn(state.params)
-    state = state.apply_gradients(grads=grads)
-    return state, jax.lax.pmean({"loss": loss}, "batch")
-
-
-def main(state, batches):
-    state = jax_utils.replicate(state)
-    step = jax.pmap(train_step, axis_name="batch")
-    for batch in batches:
-        state, metrics = step(state, batch)
-""",
-    """\
-import jax
-from jax import lax
-
-
-class Trainer:
-    def __init__(self):
-        self.step = jax.pmap(self._step, axis_name="i")
-
-    def loss(self, params, x):
-        return (params["w"] * x).sum()
-
-    def _step(self, params, x):
-        grads = jax.grad(self.loss)(params, x)
-        return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
-""",
-    """\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def train_step(w, x):
-    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
-    return w - 0.1 * grad, jax.lax.pmean(loss, "batch")
-""",
-)
-VALID = (
-    """\
-import functools
-
-import jax
-from model import loss_fn
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def averaged_first(w, x):
-    loss, grad = jax.value_and_grad(loss_fn)(w, x)
-    grad = jax.lax.pmean(grad, "batch")
-    return w - 0.1 * grad, loss
-
-
-@functools.partial(jax.pmap, axis_name="chains")
-def a_chain_for_each_device(w, key):
-    grad = jax.grad(loss_fn)(w)
-    return w - 0.1 * grad + jax.random.normal(key, w.shape)
-
-
-@functools.partial(jax.pmap, axis_name="members", in_axes=(0, None))
-def a_member_for_each_device(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return w - 0.1 * grad
-
-
-@functools.partial(jax.pmap, axis_name="clients", in_axes=(None, 0))
-def the_weights_are_averaged(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return jax.lax.pmean(w - 0.1 * grad, "clients")
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def the_distance_to_it_is_no_update(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return jax.lax.pmean(((w - grad) ** 2).sum(), "batch")
-""",
-    """\
-import functools
-
-import jax
-import optax
-from model import loss_fn
-
-tx = optax.adam(1e-3)
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def train_step(params, opt_state, batch):
-    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-    loss, grads = jax.lax.pmean((loss, grads), axis_name="batch")
-    updates, opt_state = tx.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, loss
-""",
-    """\
-import jax
-import optax
-
-tx = optax.sgd(0.1)
-
-
-@jax.pmap
-def train_one_member_of_an_ensemble(params, opt_state, batch):
-    grads = jax.grad(lambda p: (p * batch).sum())(params)
-    updates, opt_state = tx.update(grads, opt_state)
-    return optax.apply_updates(params, updates), opt_state
-""",
-    """\
-import functools
-
-import jax
-from training import optimizer, sync
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def helper_synchronises(params, opt_state, batch):
-    grads = jax.grad(lambda p: (p * batch).sum())(params)
-    grads = sync(grads)
-    updates, opt_state = optimizer.update(grads, opt_state)
-    return updates, opt_state
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def updates_are_averaged(params, opt_state, batch):
-    grads = jax.grad(lambda p: (p * batch).sum())(params)
-    updates, opt_state = optimizer.update(grads, opt_state)
-    updates = jax.lax.pmean(updates, "batch")
-    return updates, opt_state
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def mapped_over_leaves(params, opt_state, batch):
-    grads = jax.grad(lambda p: (p * batch).sum())(params)
-    grads = jax.tree.map(lambda g: jax.lax.pmean(g, "batch"), grads)
-    updates, opt_state = optimizer.update(grads, opt_state)
-    return updates, opt_state
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def mapped_with_partial(params, opt_state, batch):
-    grads = jax.grad(lambda p: (p * batch).sum())(params)
-    grads = jax.tree_util.tree_map(functools.partial(jax.lax.pmean, axis_name="batch"), grads)
-    updates, opt_state = optimizer.update(grads, opt_state)
-    return updates, opt_state
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Updates with gradients that no collective took."""
@@ -266,7 +89,59 @@ RULE = rule(
         "and it even looks faster, since nothing is communicated."
     ),
     cure="Average the gradients over the axis before the update.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import functools
+
+import jax
+import optax
+from model import loss_fn
+
+tx = optax.adam(1e-3)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, opt_state, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    loss = jax.lax.pmean(loss, axis_name="batch")
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, loss
+""",
+    fixed="""\
+import functools
+
+import jax
+from model import loss_fn
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def averaged_first(w, x):
+    loss, grad = jax.value_and_grad(loss_fn)(w, x)
+    grad = jax.lax.pmean(grad, "batch")
+    return w - 0.1 * grad, loss
+
+
+@functools.partial(jax.pmap, axis_name="chains")
+def a_chain_for_each_device(w, key):
+    grad = jax.grad(loss_fn)(w)
+    return w - 0.1 * grad + jax.random.normal(key, w.shape)
+
+
+@functools.partial(jax.pmap, axis_name="members", in_axes=(0, None))
+def a_member_for_each_device(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return w - 0.1 * grad
+
+
+@functools.partial(jax.pmap, axis_name="clients", in_axes=(None, 0))
+def the_weights_are_averaged(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return jax.lax.pmean(w - 0.1 * grad, "clients")
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def the_distance_to_it_is_no_update(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return jax.lax.pmean(((w - grad) ** 2).sum(), "batch")
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

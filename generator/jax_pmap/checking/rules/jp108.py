@@ -8,62 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-mesh = jax.make_mesh((8,), ("data",))
-step = jax.pmap(lambda x: 2 * x, axis_name="batch")
-
-
-def run(x):
-    with jax.set_mesh(mesh):
-        return step(x)
-""",
-    """\
-import jax
-from jax.sharding import NamedSharding, PartitionSpec as P
-
-mesh = jax.make_mesh((8,), ("data",))
-
-
-@jax.pmap
-def step(x):
-    return 2 * x
-
-
-def run(x):
-    x = jax.device_put(x, NamedSharding(mesh, P("data")))
-    return step(x)
-""",
-)
-VALID = (
-    """\
-import jax
-
-step = jax.pmap(lambda x: 2 * x, axis_name="batch")
-
-
-def run(x):
-    return step(x)
-""",
-    """\
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-
-mesh = Mesh(np.array(jax.devices()), ("batch",))
-step = jax.pmap(lambda x: 2 * x, axis_name="batch")
-
-
-def run(x):
-    x = jax.device_put(x, NamedSharding(mesh, P("batch")))
-    with jax.set_mesh(jax.make_mesh((8,), ("other",))):
-        y = jax.jit(lambda a: a + 1)(x)
-    return step(x), y
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Calls of pmapped functions below `jax.set_mesh`, or on arrays placed with a mesh of `jax.make_mesh`."""
@@ -160,7 +104,25 @@ RULE = rule(
         "Call it outside the block. For arrays, make the mesh with `jax.sharding.Mesh` and the axis "
         "name of the `pmap`."
     ),
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+mesh = jax.make_mesh((8,), ("data",))
+step = jax.pmap(lambda x: 2 * x, axis_name="batch")
+
+
+def run(x):
+    with jax.set_mesh(mesh):
+        return step(x)
+""",
+    fixed="""\
+import jax
+
+step = jax.pmap(lambda x: 2 * x, axis_name="batch")
+
+
+def run(x):
+    return step(x)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

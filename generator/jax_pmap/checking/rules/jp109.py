@@ -10,68 +10,6 @@ from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import UNKNOWN, FunctionRef
 from jax_pmap.syntax.scopes import positional
 
-INVALID = (
-    """\
-import jax
-
-
-def scale(x, n, y):
-    return x * n + y
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=1)
-""",
-    """\
-import jax
-
-scale = jax.pmap(lambda x, y: x * y, in_axes=[0, None])
-""",
-    """\
-import jax
-
-
-def scale(x, y):
-    return x * y
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0,))
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def scale(x, n, y):
-    return x * n + y
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None, None), static_broadcasted_argnums=1)
-""",
-    """\
-import jax
-
-
-def scale(x, y, n=1, *more, **options):
-    return x * y * n
-
-
-a = jax.pmap(scale, in_axes=(0, None))
-b = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=(2,))
-c = jax.pmap(scale, in_axes=(0, {"w": None, "b": 0}))
-d = jax.pmap(lambda x: x, in_axes=0)
-e = jax.pmap(lambda *xs: xs, in_axes=(0, 0, 0))
-
-
-class Model:
-    def step(self, x, y):
-        return x * y
-
-    def run(self, x, y):
-        return jax.pmap(self.step, in_axes=(0, None))(x, y)
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Lists, and tuples whose length is not that of the parameters."""
@@ -149,7 +87,25 @@ RULE = rule(
         "function."
     ),
     cure="Write a tuple with one entry for each argument, `None` at the static ones.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def scale(x, n, y):
+    return x * n + y
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=1)
+""",
+    fixed="""\
+import jax
+
+
+def scale(x, n, y):
+    return x * n + y
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None, None), static_broadcasted_argnums=1)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

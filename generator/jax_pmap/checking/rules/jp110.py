@@ -8,32 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-pairs = jax.pmap(lambda x: (x, x), out_axes=-1)
-""",
-    """\
-import jax
-
-pairs = jax.pmap(lambda x: (x, x), out_axes=(0, {"last": -1}))
-""",
-)
-VALID = (
-    """\
-import jax
-
-pairs = jax.pmap(lambda x: (x, x), out_axes=1)
-""",
-    """\
-import jax
-
-rows = jax.vmap(lambda x: x, out_axes=-1)
-last = jax.pmap(lambda x: x[-1], out_axes=(None, 0))
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Negative numbers in `out_axes`."""
@@ -75,7 +49,15 @@ RULE = rule(
         "on 4 devices comes back as `(8, 2, 1)`."
     ),
     cure="Count from the front: for outputs of rank 2, the last place of the device axis is 2.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+pairs = jax.pmap(lambda x: (x, x), out_axes=-1)
+""",
+    fixed="""\
+import jax
+
+pairs = jax.pmap(lambda x: (x, x), out_axes=1)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

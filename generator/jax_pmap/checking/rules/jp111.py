@@ -9,65 +9,6 @@ from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import names_in
 
-INVALID = (
-    """\
-import jax
-
-
-def train(batches, scale):
-    for batch in batches:
-        out = jax.pmap(lambda x: scale * x)(batch)
-    return out
-""",
-    """\
-import functools
-
-import jax
-
-
-def step(scale, x):
-    return scale * x
-
-
-def train(batches, scale):
-    while batches:
-        parallel = jax.pmap(functools.partial(step, scale))
-        out = parallel(batches.pop())
-    return out
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def train(batches, scale):
-    step = jax.pmap(lambda x: scale * x)
-    for batch in batches:
-        out = step(batch)
-    return out
-""",
-    """\
-import jax
-
-
-def step(x):
-    return x
-
-
-def compare(functions, batch, scales):
-    results = [jax.pmap(function)(batch) for function in functions]
-    for scale in scales:
-        results.append(jax.pmap(lambda x: scale * x)(batch))
-        results.append(jax.pmap(step)(batch))
-    for name in ("a", "b"):
-        def make():
-            return jax.pmap(lambda x: 2 * x)
-        results.append(make)
-    return results
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Mapped functions that are made again in every turn of a loop although nothing in them changes."""
@@ -136,7 +77,24 @@ RULE = rule(
         "compiles again. This can take longer than the work."
     ),
     cure="Make the mapped function once, before the loop.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def train(batches, scale):
+    for batch in batches:
+        out = jax.pmap(lambda x: scale * x)(batch)
+    return out
+""",
+    fixed="""\
+import jax
+
+
+def train(batches, scale):
+    step = jax.pmap(lambda x: scale * x)
+    for batch in batches:
+        out = step(batch)
+    return out
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -8,70 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def step(x):
-    return 2 * x
-
-
-fast = jax.jit(jax.pmap(step))
-""",
-    """\
-import functools
-
-import jax
-
-
-@jax.jit
-@functools.partial(jax.pmap, axis_name="batch")
-def step(x):
-    return jax.lax.pmean(x, "batch")
-""",
-    """\
-import jax
-
-double = jax.pmap(lambda x: 2 * x)
-
-
-@jax.jit
-def step(x):
-    return double(x) + 1
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def step(x):
-    return 2 * x
-
-
-fast = jax.pmap(step)
-""",
-    """\
-import jax
-
-
-@jax.pmap
-@jax.jit
-def step(x):
-    return 2 * x
-
-
-@jax.jit
-def other(x):
-    return x
-
-
-def run(x):
-    return step(other(x)), jax.jit(lambda y: jax.vmap(other)(y))(x)
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Functions compiled with `jit` that are, or call, a pmapped one."""
@@ -130,7 +66,25 @@ RULE = rule(
         "Leave out the outer `jit`. The other way around, `jit` inside `pmap`, is harmless. `--fix` "
         "takes it out where it stands directly around."
     ),
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def step(x):
+    return 2 * x
+
+
+fast = jax.jit(jax.pmap(step))
+""",
+    fixed="""\
+import jax
+
+
+def step(x):
+    return 2 * x
+
+
+fast = jax.pmap(step)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -9,104 +9,6 @@ from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 
-INVALID = (
-    """\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    x = x.reshape((jax.device_count(), -1) + x.shape[1:])
-    return step(x)
-""",
-    """\
-import jax
-import jax.numpy as jnp
-
-num_devices = jax.device_count()
-data = jnp.arange(num_devices * 4)
-sharded = data.reshape((num_devices, 4))
-parallel = jax.pmap(lambda x: 2 * x)
-result = parallel(sharded)
-""",
-    """\
-import jax
-
-step = jax.pmap(lambda key: jax.random.normal(key, (3,)))
-
-
-def run(key):
-    n = len(jax.devices())
-    return step(jax.random.split(key, n))
-""",
-    """\
-import jax
-import jax.numpy as jnp
-
-init = jax.pmap(lambda key: jax.random.normal(key, (3,)))
-
-
-def run(key):
-    return init(jnp.stack([key] * jax.device_count()))
-""",
-    """\
-import jax
-import jax.numpy as jnp
-
-
-def draw(key):
-    return jax.random.normal(key, (3,))
-
-
-def copies(key, n):
-    return jnp.stack([key] * n)
-
-
-init = jax.pmap(draw)
-
-
-def run(key):
-    return init(copies(key, jax.device_count()))
-""",
-)
-VALID = (
-    """\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    x = x.reshape((jax.local_device_count(), -1) + x.shape[1:])
-    return step(x)
-""",
-    """\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    per_device = 512 // jax.device_count()
-    x = x.reshape((jax.local_device_count(), per_device))
-    print(len(jax.devices()))
-    return step(x)
-
-
-def one_host(x):
-    assert jax.process_count() == 1
-    return x
-""",
-    """\
-import jax
-
-
-def mesh(x):
-    return x.reshape((jax.device_count(), -1))
-""",
-)
-
 #: Functions whose second argument is a shape, or a number of keys.
 _SIZED = ("jax.random.split", "jax.numpy.reshape", "numpy.reshape", "jax.numpy.broadcast_to")
 
@@ -211,7 +113,25 @@ RULE = rule(
         "is `jax.local_device_count()`. On one host the two agree, so it shows up only on a cluster."
     ),
     cure="Use `jax.local_device_count()`. `--fix` does so where the call stands in the shape itself.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    x = x.reshape((jax.device_count(), -1) + x.shape[1:])
+    return step(x)
+""",
+    fixed="""\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    x = x.reshape((jax.local_device_count(), -1) + x.shape[1:])
+    return step(x)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

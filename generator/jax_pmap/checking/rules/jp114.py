@@ -8,58 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-from flax import jax_utils
-from train import step, batches
-
-p_step = jax.pmap(step, axis_name="batch")
-
-
-def train(state):
-    for batch in batches:
-        state, metrics = p_step(state, batch)
-    return jax.tree.map(lambda x: x[0], state)
-""",
-    """\
-import jax
-
-total = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")
-
-
-def run(x):
-    result = total(x)
-    print(f"sum: {result[0]}")
-""",
-)
-VALID = (
-    """\
-import jax
-from train import step, batches
-
-p_step = jax.pmap(step, axis_name="batch", in_axes=(None, 0), out_axes=None)
-
-
-def train(state):
-    for batch in batches:
-        state, metrics = p_step(state, batch)
-    return state
-""",
-    """\
-import jax
-
-double = jax.pmap(lambda x: 2 * x)
-
-
-def run(x, rows):
-    result = double(x)
-    first = rows[0]
-    pair = jax.pmap(lambda a: (a, a), axis_name="i", out_axes=(None, 0))(x)
-    return jax.tree.map(lambda r: r[0], rows), result[1], pair[0], double(x)[0]
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """`[0]` on names that hold what a function mapped with a collective returned, stacked."""
@@ -158,7 +106,30 @@ RULE = rule(
         "Let the function return one copy (`out_axes=None`), or read a copy this host has: "
         "`x.addressable_shards[0].data[0]`."
     ),
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+from flax import jax_utils
+from train import step, batches
+
+p_step = jax.pmap(step, axis_name="batch")
+
+
+def train(state):
+    for batch in batches:
+        state, metrics = p_step(state, batch)
+    return jax.tree.map(lambda x: x[0], state)
+""",
+    fixed="""\
+import jax
+from train import step, batches
+
+p_step = jax.pmap(step, axis_name="batch", in_axes=(None, 0), out_axes=None)
+
+
+def train(state):
+    for batch in batches:
+        state, metrics = p_step(state, batch)
+    return state
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

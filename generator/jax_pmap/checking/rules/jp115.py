@@ -8,41 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-both = jax.pmap(jax.pmap(lambda x: 2 * x))
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def outer(x):
-    return jax.pmap(lambda row: 2 * row)(x)
-""",
-)
-VALID = (
-    """\
-import jax
-
-both = jax.pmap(jax.vmap(lambda x: 2 * x))
-""",
-    """\
-import jax
-
-
-@jax.pmap
-def outer(x):
-    return x
-
-
-def run(x):
-    return jax.pmap(lambda row: 2 * row)(outer(x))
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Maps over devices that are made or called in a function that is itself mapped over devices."""
@@ -68,7 +33,15 @@ RULE = rule(
     meaning="A function that is mapped with `pmap` maps another one with `pmap`.",
     why="Since jax 0.8 it is an error about a context mesh.",
     cure="Use `jax.vmap` for the inner map, or one `jax.shard_map` over a mesh with two axes.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+both = jax.pmap(jax.pmap(lambda x: 2 * x))
+""",
+    fixed="""\
+import jax
+
+both = jax.pmap(jax.vmap(lambda x: 2 * x))
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

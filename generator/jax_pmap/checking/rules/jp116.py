@@ -8,48 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def scale(x, factor):
-    return x * factor
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None))
-
-
-def run(x):
-    return parallel_scale(x, factor=2.0)
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def scale(x, factor):
-    return x * factor
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None))
-
-
-def run(x):
-    return parallel_scale(x, 2.0)
-""",
-    """\
-import jax
-
-step = jax.pmap(lambda x, y: x + y)
-
-
-def run(x, options):
-    return step(x, y=x), step(x, **options)
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Keyword arguments given to a function that was mapped with a tuple of `in_axes`."""
@@ -84,7 +42,33 @@ RULE = rule(
         "0: the call fails with an error about pytree structure."
     ),
     cure="Give all arguments by position.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def scale(x, factor):
+    return x * factor
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None))
+
+
+def run(x):
+    return parallel_scale(x, factor=2.0)
+""",
+    fixed="""\
+import jax
+
+
+def scale(x, factor):
+    return x * factor
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None))
+
+
+def run(x):
+    return parallel_scale(x, 2.0)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -8,54 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def step(x, i):
-    return x * i
-
-
-p_step = jax.pmap(step, static_broadcasted_argnums=(1,))
-
-
-def train(x):
-    for i in range(1000):
-        x = p_step(x, i)
-    return x
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def step(x, i):
-    return x * i
-
-
-p_step = jax.pmap(step, in_axes=(0, None))
-
-
-def train(x):
-    for i in range(1000):
-        x = p_step(x, i)
-    return x
-""",
-    """\
-import jax
-
-p_step = jax.pmap(lambda x, mode: x, static_broadcasted_argnums=(1,))
-
-
-def train(x):
-    for mode in ("train", "eval"):
-        x = p_step(x, mode)
-    return x
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Counters of a loop over `range` or `enumerate` that are given to a static argument."""
@@ -101,7 +53,37 @@ RULE = rule(
     meaning="The counter of a loop is given to a static argument of a mapped function.",
     why="A static argument is part of what is compiled: each new value compiles the function again.",
     cure="Take it out of `static_broadcasted_argnums` and put `None` at its place in `in_axes`.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def step(x, i):
+    return x * i
+
+
+p_step = jax.pmap(step, static_broadcasted_argnums=(1,))
+
+
+def train(x):
+    for i in range(1000):
+        x = p_step(x, i)
+    return x
+""",
+    fixed="""\
+import jax
+
+
+def step(x, i):
+    return x * i
+
+
+p_step = jax.pmap(step, in_axes=(0, None))
+
+
+def train(x):
+    for i in range(1000):
+        x = p_step(x, i)
+    return x
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -8,58 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import jax
-
-
-def step(state, batch):
-    return state
-
-
-p_step = jax.pmap(step, donate_argnums=(0,))
-
-
-def train(state, batch):
-    new_state = p_step(state, batch)
-    change = jax.tree.map(lambda a, b: a - b, new_state, state)
-    return new_state, change
-""",
-)
-VALID = (
-    """\
-import jax
-
-
-def step(state, batch):
-    return state
-
-
-p_step = jax.pmap(step, donate_argnums=(0,))
-
-
-def train(state, batch):
-    state = p_step(state, batch)
-    change = jax.tree.map(lambda a: a + 1, state)
-    return state, change
-""",
-    """\
-import jax
-
-p_step = jax.pmap(lambda s, b: s, donate_argnums=(0,))
-
-
-def train(state, batches):
-    if batches is None:
-        result = p_step(state, 1)
-        return result
-    result = p_step(state, batches[0])
-    state = result
-    print(state)
-    return state
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Names that were given to a donated argument and are read further down in the same block."""
@@ -124,7 +72,37 @@ RULE = rule(
         "array was not placed on the devices before, nothing is deleted and tests miss it."
     ),
     cure="Go on with what the function returned, or do not donate the argument.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import jax
+
+
+def step(state, batch):
+    return state
+
+
+p_step = jax.pmap(step, donate_argnums=(0,))
+
+
+def train(state, batch):
+    new_state = p_step(state, batch)
+    change = jax.tree.map(lambda a, b: a - b, new_state, state)
+    return new_state, change
+""",
+    fixed="""\
+import jax
+
+
+def step(state, batch):
+    return state
+
+
+p_step = jax.pmap(step, donate_argnums=(0,))
+
+
+def train(state, batch):
+    state = p_step(state, batch)
+    change = jax.tree.map(lambda a: a + 1, state)
+    return state, change
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

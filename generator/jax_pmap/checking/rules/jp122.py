@@ -11,83 +11,6 @@ from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 from jax_pmap.syntax.scopes import Function, positional
 
-INVALID = (
-    """\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
-def loss(w, x):
-    return jnp.mean(x @ w)
-""",
-    """\
-import jax
-
-
-def loss(w, x):
-    error = x @ w
-    return (error**2).sum()
-
-
-p_loss = jax.pmap(loss, in_axes=(None, 0), out_axes=None)
-""",
-)
-VALID = (
-    """\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
-def loss(w, x):
-    return jax.lax.pmean(jnp.mean(x @ w), axis_name="batch")
-""",
-    """\
-import functools
-
-import jax
-import jax.numpy as jnp
-from model import synced_loss
-
-
-@functools.partial(jax.pmap, axis_name="batch", out_axes=None)
-def another_file_may_hold_the_collective(x):
-    return synced_loss(x)
-
-
-@functools.partial(jax.pmap, in_axes=(None, 0), out_axes=None)
-def nothing_of_the_shares_is_returned(w, x):
-    return jnp.sum(w) * x.shape[0]
-
-
-@functools.partial(jax.pmap, out_axes=None)
-def a_method_may_hold_it(model, x):
-    return model.loss(x)
-
-
-unreplicate = jax.pmap(lambda copies: copies, out_axes=None)
-
-
-@functools.partial(jax.pmap, in_axes=(0, None), out_axes=None)
-def the_first_of_equal_copies(params, name):
-    return params
-
-
-@functools.partial(jax.pmap, in_axes=(None, 0), out_axes=None)
-def a_norm_of_equal_copies(scale, params):
-    return scale * jnp.sum(params["w"] ** 2)
-
-
-@jax.pmap
-def one_for_each_device(x):
-    return jnp.mean(x)
-""",
-)
 #: Modules whose functions hold no collectives.
 _PLAIN = ("jax.numpy.", "numpy.", "jax.nn.", "builtins.", "jax.scipy.", "math.")
 _METHODS = frozenset(
@@ -205,7 +128,27 @@ RULE = rule(
     ),
     why="jax does not look: the caller gets the value of device 0, and the other shares are lost.",
     cure="Reduce it over the axis first, or leave `out_axes` out to get one value for each device.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def loss(w, x):
+    return jnp.mean(x @ w)
+""",
+    fixed="""\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def loss(w, x):
+    return jax.lax.pmean(jnp.mean(x @ w), axis_name="batch")
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

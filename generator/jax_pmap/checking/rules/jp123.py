@@ -9,63 +9,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-import os
-
-import jax
-
-print(jax.devices())
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-double = jax.pmap(lambda x: 2 * x)
-""",
-    """\
-import os
-
-import jax.numpy as jnp
-
-table = jnp.zeros((4, 4))
-os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-""",
-)
-VALID = (
-    """\
-import os
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-import jax
-
-print(jax.devices())
-double = jax.pmap(lambda x: 2 * x)
-""",
-    """\
-import os
-
-import jax
-import jax.numpy as jnp
-
-
-def later():
-    return jnp.zeros(3)
-
-
-dtype = jnp.dtype("float32")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-print(jax.device_count())
-os.environ["XLA_FLAGS"] = "--xla_dump_to=/tmp/dump"
-double = jax.pmap(lambda x: 2 * x)
-""",
-    """\
-import os
-import subprocess
-
-import jax
-
-print(jax.devices())
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-subprocess.run(["python", "for_the_child.py"], check=True)
-""",
-)
 #: Functions that make jax look for its devices.
 _START = frozenset(
     f"jax.{name}"
@@ -134,7 +77,23 @@ RULE = rule(
         "program runs on one device without a word."
     ),
     cure="Set the variable first, best before jax is imported, or outside the program.",
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+import os
+
+import jax
+
+print(jax.devices())
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+double = jax.pmap(lambda x: 2 * x)
+""",
+    fixed="""\
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax
+
+print(jax.devices())
+double = jax.pmap(lambda x: 2 * x)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -10,83 +10,6 @@ from jax_pmap.checking.removals import WITH_MESH
 from jax_pmap.checking.removed import uses
 from jax_pmap.checking.rule import rule
 
-INVALID = (
-    """\
-from jax.experimental.shard_map import shard_map
-from jax.sharding import PartitionSpec as P
-from mine import body, mesh
-
-step = shard_map(body, mesh, in_specs=P("i"), out_specs=P(), check_rep=False)
-""",
-    """\
-import jax
-import numpy as np
-from jax.sharding import Mesh
-
-mesh = Mesh(np.array(jax.devices()), ("data",))
-step = jax.jit(lambda x: 2 * x)
-
-
-def run(x):
-    with mesh:
-        return step(x)
-""",
-    """\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    with jax.make_mesh((8,), ("data",)):
-        return step(x)
-""",
-    """\
-import jax
-from jax.experimental import mesh_utils
-from jax.experimental.pjit import pjit
-
-step = pjit(lambda x: jax.lax.psum(x, "i"))
-""",
-    """\
-from jax.interpreters import pxla
-
-mesh = pxla.thread_resources.env.physical_mesh
-""",
-)
-VALID = (
-    """\
-import jax
-from jax.sharding import PartitionSpec as P
-from mine import body, mesh
-
-step = jax.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
-""",
-    """\
-import jax
-import numpy as np
-from jax.sharding import Mesh
-
-mesh = Mesh(np.array(jax.devices()), ("data",))
-step = jax.jit(lambda x: 2 * x)
-
-
-def run(x, lock):
-    with jax.set_mesh(mesh), lock:
-        return step(x)
-""",
-    """\
-try:
-    from jax import shard_map
-except ImportError:
-    from jax.experimental.shard_map import shard_map
-from jax.sharding import PartitionSpec as P
-from mine import body, mesh
-
-step = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P())
-""",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """What still works and says that it will not, where the code does not ask whether it is there."""
@@ -137,7 +60,19 @@ RULE = rule(
         "Each finding names the version and what to write instead. Code that asks first (`hasattr`, "
         "`try`, a version) is left alone; `--ignore JP124` leaves deprecations for later."
     ),
-    invalid=INVALID,
-    valid=VALID,
+    example="""\
+from jax.experimental.shard_map import shard_map
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = shard_map(body, mesh, in_specs=P("i"), out_specs=P(), check_rep=False)
+""",
+    fixed="""\
+import jax
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = jax.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
+""",
 )
 DIAGNOSTIC = RULE.diagnostic
