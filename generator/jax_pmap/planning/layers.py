@@ -74,16 +74,12 @@ def with_free_axis(target: Target, request: Request, rows: Sequence[Layer]) -> T
     return dataclasses.replace(target, axis_name=name)
 
 
-def coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:
-    """Calls of layers that take statistics of their batch, by way of the place that a refusal names."""
+def coupling(session: Session, target: Target, refusal: Refusal, rows: Sequence[Layer]) -> list[Layer]:
+    """Those of some calls of layers that go by way of the place that a refusal names."""
     inside = refusal.code == "JP053" and refusal.span != target.facts.span
     if not (inside or refusal.code in THROUGH_LAYERS) or refusal.span is None:
         return []
-    try:
-        found = session.ask(protocol.FindLayers(tuple(statics)), "looking for layers")
-    except Problem:
-        return []
-    return [row for row in found if passes(row.frames, refusal.span, target, session.directory)]
+    return [row for row in rows if passes(row.frames, refusal.span, target, session.directory)]
 
 
 def named(

@@ -518,7 +518,8 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     if refusal is None or roles is None or case.request.backend is Backend.JIT:
         return None
     if tried.layers is None:
-        tried.layers = coupling(case.session, case.target, refusal, roles.statics)
+        untold = () if case.layers else whole.layers
+        tried.layers = coupling(case.session, case.target, refusal, untold)
     if not tried.layers:
         return None
     said = _said(case, refusal, tried, finder)

@@ -272,7 +272,13 @@ def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
     target = current()
     values = target.called if watched and target.called is not None else target.values({})
     key = tuple(statics), watched, bool(jax.config.jax_enable_x64)
-    found = target.once(OF_INPUTS, key, lambda: follow(values, statics, watched=watched), most=1)
+
+    def made() -> Followed:
+        if not watched:
+            jax.clear_caches()  # Layers in what was compiled before would not be called again.
+        return follow(values, statics, watched=watched)
+
+    found = target.once(OF_INPUTS, key, made, most=1)
     mutated = tuple(found.returned.mutated)
     if mutated != target.mutated:
         become(dataclasses.replace(target, mutated=mutated)).once(OF_INPUTS, key, lambda: found, most=1)

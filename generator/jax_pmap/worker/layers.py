@@ -1,4 +1,4 @@
-"""Layers of libraries that take statistics of the batch they see, found by running the function once."""
+"""Layers of libraries that take statistics of the batch they see, found as the function is traced."""
 
 import contextlib
 import functools
@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,22 +52,6 @@ KINDS = (
     Kind("haiku.nets", "VectorQuantizerEMA", "cross_replica_axis", "", False),
     Kind("equinox.nn", "BatchNorm", "axis_name", "inference", False, mapped=True),
 )
-
-
-def find(run: Callable[[], Any], arguments: dict[str, Any], bound: Collection[str]) -> list[Layer]:
-    """Every call of such a layer, while `run` is traced, that synchronises over none of the axes `bound`.
-
-    Args:
-        run: traces the function on the whole batch.
-        arguments: what it is called with; layers that are a part of them are named by their place there.
-        bound: the axes that the function needs.
-    """
-    rows: list[Layer] = []
-    with noted(arguments, rows):
-        # A function that was compiled before is not run again.
-        jax.clear_caches()
-        run()
-    return apart_from(rows, bound)
 
 
 def apart_from(rows: Sequence[Layer], bound: Collection[str]) -> list[Layer]:

@@ -72,7 +72,6 @@ from .server import Handlers
 from .specs import SEED
 from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (
-    find_layers,
     find_minibatches,
     find_module_methods,
     find_reductions,
@@ -909,7 +908,6 @@ HANDLERS: Handlers = {
     protocol.Repeats: repeats,
     protocol.RunsInMap: runs_in_map,
     protocol.Synchronise: synchronise,
-    protocol.FindLayers: find_layers,
     protocol.FindReductions: find_reductions,
     protocol.FindMinibatches: find_minibatches,
     protocol.CompareWithCall: compare_with_call,

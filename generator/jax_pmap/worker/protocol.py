@@ -780,13 +780,6 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class FindLayers(Request[tuple[Layer, ...]]):
-    """Layers that normalise by the batch they see."""
-
-    statics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class FindReductions(Request[tuple[tuple[Frame, ...], ...]]):
     """Where the function reduces over the examples: the calls that lead there, the outermost first."""
 

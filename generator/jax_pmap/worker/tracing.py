@@ -84,20 +84,6 @@ def of_size(roles: protocol.Roles, rows: int) -> Returned:
     return of_shapes(roles.statics, abstract_leaves(packed, leaf_axes(roles), rows)).returned
 
 
-def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
-    """Layers that normalise by the batch they see; see `layers.find`."""
-    target = current()
-    values = target.values({})
-    packed = Packed(values, request.statics)
-    with prove.x64(target.x64):
-        rows = layers.find(
-            lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves),
-            values,
-            target.one_device.axes,
-        )
-    return tuple(rows)
-
-
 def find_module_methods(request: protocol.FindModuleMethods) -> tuple[protocol.ModuleMethod, ...]:
     """Methods of the user's modules that libraries run; see `modules.find`.
 
