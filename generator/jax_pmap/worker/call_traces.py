@@ -17,7 +17,7 @@ from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
 from .distance import distance
 from .following import Followed
-from .jaxpr.versions import bind
+from .jaxpr.forward import Computing
 from .leaves import category, in_order, is_key
 from .protocol import Apart, Site
 from .rounded import evaluated
@@ -41,16 +41,7 @@ def results(followed: Followed) -> list[Any]:
     closed = followed.jaxpr
 
     def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        known = dict(zip(closed.jaxpr.constvars, constants, strict=True))
-        known.update(zip(closed.jaxpr.invars, given, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if hasattr(atom, "val") else known[atom]
-
-        for equation in closed.jaxpr.eqns:
-            computed = bind(equation, [read(atom) for atom in equation.invars])
-            known.update(zip(equation.outvars, computed, strict=True))
-        return [read(atom) for atom in closed.jaxpr.outvars]
+        return Computing().run(closed.jaxpr, [*constants, *given])
 
     return followed.whole(jax.jit(run)(_constants(closed), followed.given))
 

@@ -8,12 +8,10 @@ Convolutions that no library does for XLA become loops, which run a hundred time
 not optimized: those in float64 that are strided (their gradients are dilated), grouped, or not over images.
 """
 
-import functools
-import operator
 import os
 from typing import Any
 
-from .jaxpr.forward import Forward
+from .jaxpr.forward import Sources
 from .jaxpr.versions import opened, override_options, primitive_name
 from .jaxpr.walk import subjaxprs
 from .work import work
@@ -100,7 +98,7 @@ def count(jaxpr: Any) -> tuple[int, int]:
     return counter.repeated, counter.single
 
 
-class _Counter(Forward[int]):
+class _Counter(Sources):
     """Follows the operations behind every value that a kernel would compute again: a set, as bits."""
 
     enters = frozenset({"jit"})
@@ -120,14 +118,11 @@ class _Counter(Forward[int]):
         """Count kernels that compute values with these operations behind them."""
         self.repeated += sum(each.bit_count() for each in behind)
 
-    def constant(self, value: Any) -> int:
-        return 0
-
     def operation(self, equation: Any, behind: list[int]) -> list[int]:
         if primitive_name(equation) in self.fused:
-            union = functools.reduce(operator.or_, behind, 1 << self.single)
+            behind = [*behind, 1 << self.single]
             self.single += 1
-            return [union] * len(equation.outvars)
+            return super().operation(equation, behind)
         # A kernel ends before it.
         self.ends(behind)
         for each in subjaxprs(equation):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .jaxpr.forward import Forward
+from .jaxpr.forward import Sources, union
 from .jaxpr.versions import opened, scan_parts
 from .jaxpr.walk import walk
 from .layers import OURS
@@ -51,21 +51,12 @@ def steps(jaxpr: Any) -> list[set[int]]:
     return found
 
 
-class _Steps(Forward[int]):
-    """The inputs that go into a value, as bits."""
+class _Steps(Sources):
+    """Finds loops, while it follows the inputs that go into each value."""
 
     def __init__(self, found: list[set[int]]) -> None:
         super().__init__()
         self.found = found
-
-    def constant(self, value: Any) -> int:
-        return 0
-
-    def operation(self, equation: Any, facts: list[int]) -> list[int]:
-        return [self._all(facts)] * len(equation.outvars)
-
-    def join(self, one: int, other: int) -> int:
-        return one | other
 
     def scan(self, equation: Any, facts: list[int]) -> list[int]:
         params = equation.params
@@ -78,15 +69,8 @@ class _Steps(Forward[int]):
             for index, given in enumerate(first)
         )
         if any(needed) and not is_transposed(equation):
-            over = self._all([facts[index] for index in slices])
+            over = union(facts[index] for index in slices)
             for index, lengths in enumerate(self.found):
                 if over >> index & 1:
                     lengths.add(params["length"])
         return super().scan(equation, facts)
-
-    @staticmethod
-    def _all(facts: list[int]) -> int:
-        out = 0
-        for fact in facts:
-            out |= fact
-        return out

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .jaxpr.forward import Forward
+from .jaxpr.forward import Sources, union
 from .jaxpr.versions import primitive_name, shard_map_specs
 from .jaxpr.walk import equations
 
@@ -28,31 +28,23 @@ def is_divided(traced: Any, batch: Sequence[bool]) -> bool:
     return walk.found
 
 
-class _Divided(Forward[int]):
+class _Divided(Sources):
     """Looks for what divides rows of the batch over the devices."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = False
 
-    def constant(self, value: Any) -> int:
-        return 0
-
     def operation(self, equation: Any, facts: list[int]) -> list[int]:
         name = primitive_name(equation)
-        union = 0
-        for fact in facts:
-            union |= fact
+        known = union(facts)
         if name == "axis_index":
-            union = INDEX
+            known = INDEX
         elif name.startswith(("random", "threefry", "rng")):
-            union &= BATCH  # Noise of its own is no part.
-        self.found |= name in SCATTERING and bool(union & BATCH)
-        self.found |= name in TAKING and union == BATCH | INDEX
-        return [union] * len(equation.outvars)
-
-    def join(self, one: int, other: int) -> int:
-        return one | other
+            known &= BATCH  # Noise of its own is no part.
+        self.found |= name in SCATTERING and bool(known & BATCH)
+        self.found |= name in TAKING and known == BATCH | INDEX
+        return [known] * len(equation.outvars)
 
     def under(self, fact: int, choice: int) -> int:
         return fact | choice

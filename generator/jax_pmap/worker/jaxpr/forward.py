@@ -1,9 +1,11 @@
 """Following facts, or values, through a traced program from what it is given to what it makes."""
 
-from collections.abc import Callable, Collection, Sequence
+import functools
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from .versions import inner_jaxpr, opened, primitive_name, scan_parts, while_parts
+from .versions import bind, inner_jaxpr, opened, primitive_name, scan_parts, while_parts
 from .walk import CONTROL, control
 
 Fact = TypeVar("Fact")
@@ -153,26 +155,51 @@ class Forward(Generic[Fact]):
         return self.inside(0, inner_jaxpr(equation.params), self.share(equation, facts))
 
 
-class _GoesInto(Forward[bool]):
+class Computing(Forward[Any]):
+    """Computes the values of a program."""
+
+    enters = frozenset()
+
+    def operation(self, equation: Any, facts: list[Any]) -> list[Any]:
+        """What it computes of its operands."""
+        return bind(equation, facts)
+
+
+class Sources(Forward[int]):
+    """What goes into each value, as bits; of a result, that of all operands."""
+
+    def constant(self, value: Any) -> int:
+        """Nothing."""
+        return 0
+
+    def operation(self, equation: Any, facts: list[int]) -> list[int]:
+        """The same of all results."""
+        return [union(facts)] * len(equation.outvars)
+
+    def join(self, one: int, other: int) -> int:
+        """What goes into either."""
+        return one | other
+
+
+def union(facts: Iterable[int]) -> int:
+    """All bits of some."""
+    return functools.reduce(operator.or_, facts, 0)
+
+
+class _GoesInto(Sources):
     """Whether an operation of one of some names goes into a value."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__()
         self.names = names
 
-    def constant(self, value: Any) -> bool:
-        return False
+    def operation(self, equation: Any, facts: list[int]) -> list[int]:
+        return super().operation(equation, [*facts, primitive_name(equation) in self.names])
 
-    def operation(self, equation: Any, facts: list[bool]) -> list[bool]:
-        return [any(facts) or primitive_name(equation) in self.names] * len(equation.outvars)
-
-    def join(self, one: bool, other: bool) -> bool:
-        return one or other
-
-    def under(self, fact: bool, choice: bool) -> bool:
-        return fact or choice
+    def under(self, fact: int, choice: int) -> int:
+        return fact | choice
 
 
 def goes_into(jaxpr: Any, names: Collection[str]) -> list[bool]:
     """For each result of a program, whether an operation of one of these `names` goes into it."""
-    return _GoesInto(names).run(jaxpr, [False] * len(jaxpr.in_avals))
+    return [*map(bool, _GoesInto(names).run(jaxpr, [0] * len(jaxpr.in_avals)))]

@@ -6,8 +6,8 @@ from typing import Any
 
 from .. import protocol
 from ..jaxpr.frames import frames
-from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
-from ..jaxpr.walk import walk
+from ..jaxpr.versions import opened, primitive_name
+from ..jaxpr.walk import equations, walk
 from ..protocol import Ending, Multiple, Place
 from .added import Added
 from .equation import Condition, Value
@@ -52,7 +52,18 @@ def mesh_axes(jaxprs: Sequence[Any]) -> dict[str, tuple[int, ...]]:
     tables: list[dict[str, int]] = []
     for jaxpr in jaxprs:
         table: dict[str, int] = {}
-        _collect(opened(jaxpr)[0], table)
+        for equation in equations(jaxpr):
+            name = primitive_name(equation)
+            sizes = {}
+            if name == "shard_map":
+                sizes = dict(equation.params["mesh"].shape)
+            elif name == "xla_pmap":
+                sizes = {equation.params["axis_name"]: equation.params["axis_size"]}
+            for axis, size in sizes.items():
+                if table.setdefault(axis, size) != size:
+                    raise Apart(
+                        f"two meshes in it have an axis `{axis}`, of {table[axis]} and of {size} devices"
+                    )
         tables.append(table)
     names = dict.fromkeys(name for table in tables for name in table)
     return {
@@ -60,27 +71,6 @@ def mesh_axes(jaxprs: Sequence[Any]) -> dict[str, tuple[int, ...]]:
         for name in names
         if any(table.get(name, 1) > 1 for table in tables)
     }
-
-
-def _collect(jaxpr: Any, table: dict[str, int]) -> None:
-    for equation in jaxpr.eqns:
-        name = primitive_name(equation)
-        sizes = {}
-        if name == "shard_map":
-            sizes = dict(equation.params["mesh"].shape)
-        elif name == "xla_pmap":
-            sizes = {equation.params["axis_name"]: equation.params["axis_size"]}
-        for axis, size in sizes.items():
-            if table.setdefault(axis, size) != size:
-                raise Apart(f"two meshes in it have an axis `{axis}`, of {table[axis]} and of {size} devices")
-        inner = inner_jaxpr(equation.params)
-        if inner is not None:
-            _collect(opened(inner)[0], table)
-        for branch in equation.params.get("branches", ()):
-            _collect(opened(branch)[0], table)
-        for part in ("cond_jaxpr", "body_jaxpr"):
-            if part in equation.params:
-                _collect(opened(equation.params[part])[0], table)
 
 
 def input_terms(terms: Terms, jaxpr: Any, names: Sequence[str]) -> list[Term]:

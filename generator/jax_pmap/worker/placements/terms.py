@@ -7,7 +7,6 @@ factors stand in front. What may differ is rounding, overflow, and what becomes 
 import bisect
 import cmath
 import collections
-import contextlib
 import functools
 import hashlib
 import math
@@ -19,6 +18,8 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+
+from ..functions import codes, enclosed
 
 #: A term by its number in the table.
 Term: TypeAlias = int
@@ -260,18 +261,11 @@ def _names(kind: type) -> set[str]:
 def freeze_function(function: types.FunctionType) -> Any:
     """A function of Python as something that is the same for all with its code and what that refers to."""
     own = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # What is still to be defined is nothing yet.
-            own.append(cell.cell_contents)
+    own += enclosed(function).values()
     names = function.__globals__
-    free = [names[name] for name in sorted(_names_in(function.__code__)) if name in names]
+    used = {name for code in codes(function.__code__) for name in code.co_names}
+    free = [names[name] for name in sorted(used & names.keys())]
     return ("function", function.__code__, tuple(Kept(each) for each in (*own, *free)))
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    """Names that code refers to, with that of the functions inside it."""
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def freeze_jaxpr(body: Any, consts: Sequence[Any]) -> Any:
