@@ -335,6 +335,10 @@ class Argument:
 # --- the plan -----------------------------------------------------------------------------
 
 
+#: Operations of a `Sync` that are no collectives, and need nothing of other devices: a key made another one
+#: on every device; a device's part of what all have, and of a number of rows; a value divided by the
+#: number of devices.
+ON_DEVICE = FOLD, OWN_SHARE, OWN_SIZE, DIVIDE = "fold_in", "own_share", "own_size", "divide"
 #: A `Sync` that puts the parts of all devices together.
 GATHERED = "gather_parts"
 #: What a sum, or a mean, over the devices becomes of which each keeps its part.

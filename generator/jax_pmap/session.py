@@ -30,6 +30,8 @@ A = TypeVar("A")
 
 #: Bytes a worker may take beyond what jax itself maps, unless `--memory` says otherwise.
 DEFAULT_MEMORY = 8 << 30
+#: The share of its memory limit, and of its time limit, that a run may take where equality is derived.
+ROOM, TIME = 3 / 8, 1 / 3
 #: Lines of the user's own output that are kept for messages: XLA's come ahead of the stacks of all devices.
 KEPT_LINES = 1000
 DEVICE_FLAG = "--xla_force_host_platform_device_count"

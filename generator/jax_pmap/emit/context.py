@@ -23,7 +23,6 @@ from jax_pmap.emit.function import EmitUnit, Intercepted
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names
-from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.partition import Partition, returns_value
 from jax_pmap.emit.source import (
     assigned_names,
@@ -36,7 +35,20 @@ from jax_pmap.emit.source import (
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
 from jax_pmap.emit.weave import AROUND, written
-from jax_pmap.model import GATHERED, Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role, moded
+from jax_pmap.model import (
+    GATHERED,
+    OWN_SHARE,
+    OWN_SIZE,
+    Argument,
+    Axes,
+    AxesNode,
+    Backend,
+    Leaf,
+    ParameterKind,
+    Plan,
+    Role,
+    moded,
+)
 from jax_pmap.reading.facts import Parameter
 
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.

@@ -12,7 +12,21 @@ from pathlib import Path
 import jinja2
 from jinja2.bccache import Bucket
 
-from jax_pmap.templates_dir import templates_dir
+from jax_pmap.version import PACKAGE
+
+
+def templates_dir() -> Path:
+    """The folder that holds the templates: beside the package in a wheel, at the top of a checkout.
+
+    Raises:
+        FileNotFoundError: neither place holds it, so the installation is broken.
+    """
+    package = PACKAGE.resolve()
+    candidates = (package / "templates", package.parents[1] / "templates")
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"no templates in {' or '.join(map(str, candidates))}: reinstall jax-pmap")
 
 
 @functools.cache

@@ -20,8 +20,7 @@ import libcst as cst
 
 from jax_pmap.emit.lines import indent_of, prefixed, shifted
 from jax_pmap.emit.mark import LINE, Mark, marks
-from jax_pmap.emit.ops import FOLD
-from jax_pmap.model import Source
+from jax_pmap.model import FOLD, Source
 from jax_pmap.syntax.definitions import Function, find
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.parse import ParsedSource

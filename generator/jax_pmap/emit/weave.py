@@ -17,11 +17,10 @@ from typing import Any, TypeAlias, TypeVar
 import libcst as cst
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
-from jax_pmap.emit.ops import DIVIDE, FOLD, OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
-from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
+from jax_pmap.model import DIVIDE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.syntax.text import in_one_line

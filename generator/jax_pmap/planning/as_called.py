@@ -13,9 +13,8 @@ from jax_pmap.model import RefusalError, Request, Span, refused
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import RoleFinder
 from jax_pmap.problems import first_line, shown_file
-from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Session
+from jax_pmap.session import ROOM, TIME, Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.scopes import names_in
 from jax_pmap.worker import protocol

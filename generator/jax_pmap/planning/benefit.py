@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from jax_pmap.emit.ops import DIVIDE, FOLD, ON_DEVICE, OWN_SHARE
 from jax_pmap.emit.places import Body, inside, place
-from jax_pmap.model import Refusal
+from jax_pmap.model import DIVIDE, FOLD, ON_DEVICE, OWN_SHARE, Refusal
 from jax_pmap.planning.coupling import shortened, unreadable, way_out
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles

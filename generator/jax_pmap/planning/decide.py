@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
-from jax_pmap.emit.ops import DIVIDE, OWN_SHARE
 from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
-from jax_pmap.model import Callee, Guard, Refusal, Sync
+from jax_pmap.model import DIVIDE, OWN_SHARE, Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, is_part, uneven
 from jax_pmap.planning.gathering import Gathering, Onward

@@ -13,10 +13,9 @@ import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jax_pmap.emit.ops import FOLD
 from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import AROUND, woven_source
-from jax_pmap.model import Refusal, Sync
+from jax_pmap.model import FOLD, Refusal, Sync
 from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, OWN_SIZE_NAME
 from jax_pmap.planning.coupling import fails_on_share, shortened
 from jax_pmap.planning.events import containers_above

@@ -13,9 +13,8 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
-from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Expression, Statement, inside, place
-from jax_pmap.model import Sync
+from jax_pmap.model import FOLD, OWN_SHARE, Sync
 from jax_pmap.planning.events import Event, Rescue, State, in_groups
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.syntax.lines import parsed_expression

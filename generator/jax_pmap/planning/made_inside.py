@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body, Statement, inside, place
-from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
+from jax_pmap.model import OWN_SHARE, OWN_SIZE, Refusal, RefusalError, Request, Span, Sync, refused
 from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import Event

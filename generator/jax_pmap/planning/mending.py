@@ -10,9 +10,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from jax_pmap.emit.ops import DIVIDE
 from jax_pmap.emit.places import Expression, Statement
-from jax_pmap.model import Refusal, Span, Sync
+from jax_pmap.model import DIVIDE, Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above, largest_parts
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.worker.protocol import Row

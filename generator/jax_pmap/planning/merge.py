@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jax_pmap.emit.decomposed import TOGETHER
-from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.places import Body, Statement, place
-from jax_pmap.model import Span, Sync
+from jax_pmap.model import OWN_SHARE, Span, Sync
 from jax_pmap.syntax.lines import parsed_expression
 
 

@@ -11,10 +11,9 @@ from jax_pmap.emit.adapted import adapted_callees, woven_target
 from jax_pmap.emit.axes import collapse, used_axes
 from jax_pmap.emit.microbatches import SUMS, Divided, Inner, plain
 from jax_pmap.emit.names import names_for
-from jax_pmap.emit.ops import FOLD, OWN_SIZE
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import inside_of
-from jax_pmap.model import Plan, Refusal, RefusalError, Sync, refused
+from jax_pmap.model import FOLD, OWN_SIZE, Plan, Refusal, RefusalError, Sync, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.text import function_text

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_pmap.emit.ops import ON_DEVICE
-from jax_pmap.model import Backend, Refusal
+from jax_pmap.model import ON_DEVICE, Backend, Refusal
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles

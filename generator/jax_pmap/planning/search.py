@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
-from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
+from jax_pmap.model import OWN_SHARE, OWN_SIZE, Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis

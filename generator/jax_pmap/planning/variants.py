@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.emit.callees import CallGraph
-from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
+from jax_pmap.model import FOLD, OWN_SHARE, Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
 from jax_pmap.planning.benefit import MOST_IN_SHARES, in_vain
 from jax_pmap.planning.callables import (
     constant_paths,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import inside, place
 from jax_pmap.emit.sizes import is_part
-from jax_pmap.model import Sync
+from jax_pmap.model import OWN_SHARE, OWN_SIZE, Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles

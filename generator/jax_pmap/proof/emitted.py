@@ -13,11 +13,11 @@ from pathlib import Path
 from jax_pmap.emit.constants import check_constants, compiled_at
 from jax_pmap.emit.header import with_evidence
 from jax_pmap.emit.in_place import NOT_FOLLOWED, Edition, emit_in_place
-from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.unit import emit
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import (
+    OWN_SHARE,
     Backend,
     Compiled,
     Devices,

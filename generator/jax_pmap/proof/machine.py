@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Callable
 
-from jax_pmap.emit.ops import ON_DEVICE
 from jax_pmap.inputs.load import load
 from jax_pmap.model import (
     GATHERED,
+    ON_DEVICE,
     SCATTERED,
     Argument,
     Backend,

@@ -13,13 +13,12 @@ from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Sa
 from jax_pmap.planning.coupling import fails_in_any_map
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
-from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.ended import NO_RUN, OUT_SHARDING, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.proof.failures import apart_by_size, couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Session
+from jax_pmap.session import ROOM, TIME, Session
 from jax_pmap.worker import protocol
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".

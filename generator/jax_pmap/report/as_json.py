@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.emit.decomposed import TOGETHER
-from jax_pmap.emit.ops import FOLD, ON_DEVICE, OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.sizes import is_size
 from jax_pmap.model import (
+    FOLD,
     GATHERED,
+    ON_DEVICE,
+    OWN_SHARE,
+    OWN_SIZE,
     PLAN_SCHEMA_VERSION,
     SCATTERED,
     Argument,

@@ -14,8 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from jax_pmap.emit.decomposed import TOGETHER
-from jax_pmap.emit.ops import ON_DEVICE
 from jax_pmap.model import (
+    ON_DEVICE,
     Argument,
     Backend,
     Check,

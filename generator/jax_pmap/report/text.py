@@ -17,8 +17,9 @@ from typing import TypeAlias
 from rich.cells import cell_len
 
 from jax_pmap.emit.decomposed import TOGETHER
-from jax_pmap.emit.ops import DIVIDE, ON_DEVICE
 from jax_pmap.model import (
+    DIVIDE,
+    ON_DEVICE,
     Argument,
     Backend,
     Compiled,
