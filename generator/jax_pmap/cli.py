@@ -36,7 +36,7 @@ from jax_pmap.terminal import (
 
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
-    from jax_pmap.diagnostics.base import Diagnostic
+    from jax_pmap.diagnostics import Diagnostic
     from jax_pmap.model import Fit, Generated, Plan, Refusal, Request, Say, Unchanged, Verified
 
     Answer: TypeAlias = Generated | Plan | Fit | Unchanged | Verified | Refusal

@@ -12,7 +12,6 @@ from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
 from jax_pmap.checking.generated import ENVIRONMENT, Task, check_generated, is_candidate, task
 from jax_pmap.checking.in_place import MARK, Edited, check_in_place
-from jax_pmap.checking.rule import chosen
 from jax_pmap.checking.snippets import Page, check_pages
 from jax_pmap.checking.static import ABOUT, check_text
 from jax_pmap.checking.suppress import unsuppressed
@@ -201,10 +200,15 @@ def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: fr
 
 
 def _wanted(request: CheckRequest) -> frozenset[str]:
-    """The codes to report, JP005 always: what cannot be read cannot be said to be right."""
+    """The codes to report, those that begin as is selected and not as is ignored.
+
+    JP005 always: what cannot be read cannot be said to be right.
+    """
     import jax_pmap.diagnostics as diagnostics
 
-    return chosen(diagnostics.codes(), request.select, request.ignore) | {"JP005"}
+    select, ignore = request.select or ("",), request.ignore
+    kept = {code for code in diagnostics.codes() if code.startswith(select) and not code.startswith(ignore)}
+    return frozenset(kept | {"JP005"})
 
 
 def _check_codes(request: CheckRequest, said: str) -> None:

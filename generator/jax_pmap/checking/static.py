@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import pkgutil
 import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from jax_pmap.checking.findings import Finding, sorted_findings
 from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.model import RefusalError, Span
+
+if TYPE_CHECKING:
+    from jax_pmap.checking.mapped import Mappings
+    from jax_pmap.checking.module import Module
+
+#: Finds one mistake that can be seen without running, wherever it is in a module.
+Rule = Callable[["Module", "Mappings"], Iterator[Finding]]
 
 #: Mistakes that end in an error: code that catches it shows it on purpose.
 _RAISE = frozenset({"JP101", "JP102", "JP103", "JP108", "JP109", "JP115", "JP116"})
@@ -18,6 +30,15 @@ ABOUT = re.compile(
     rb"|use_mesh|experimental|jax\.interpreters|global_device_array|\bMesh\b|make_mesh|with_sharding_constraint"
     rb"|GSPMDSharding|pvary|\.vma\b|axis_frame|axis_env|host_count|host_id|jax\.lib\b|jax_cpu_enable_gloo"
 )
+
+
+@functools.cache
+def rules() -> tuple[Rule, ...]:
+    """The `find` of each file in `rules/`, in the order of the codes; adding a file registers it."""
+    from jax_pmap.checking import rules as package
+
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return tuple(importlib.import_module(f"{package.__name__}.{name}").find for name in names)
 
 
 def check_text(text: str, shown: str) -> list[Finding]:
@@ -43,15 +64,14 @@ def check_text(text: str, shown: str) -> list[Finding]:
 def _check_tree(text: str, shown: str, tree: ast.Module) -> list[Finding]:
     from jax_pmap.checking.mapped import Mappings
     from jax_pmap.checking.module import Module
-    from jax_pmap.checking.rule import rules
 
     module = Module(text, shown, tree)
     mappings = Mappings(module)
     caught = module.caught_lines()
     found = [
         finding
-        for rule in rules()
-        for finding in rule.find(module, mappings)
+        for find in rules()
+        for finding in find(module, mappings)
         if not (finding.code in _RAISE and finding.span.line in caught)
     ]
     # A function inside another is met in both, and one that is mapped twice is looked at twice.

@@ -1,39 +1,64 @@
-"""Every code, one file each (`jpNNN.py`), found by name: adding a file registers it.
-
-Refusals are here; the rules of `check` are in `checking/rules/`, with the diagnostic in the rule's own file.
-"""
+"""Every code, one file each (`jpNNN.toml`), found by name: adding a file registers it."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jax_pmap.diagnostics.base import Diagnostic
+_FOLDER = Path(__file__).parent
 
-_RULES = str(Path(__file__).parents[1] / "checking" / "rules")
-_CODE = re.compile(r"JP\d{3}", re.ASCII)
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One code at length: what `jax-pmap explain` prints and the docs page shows.
+
+    Prose fields are plain text with Markdown code spans; a blank line starts a new paragraph.
+    """
+
+    #: ``"JP043"``.
+    code: str
+    #: A noun phrase, lower case, no full stop.
+    title: str
+    #: 1: the answer is no. 2: the question could not be asked.
+    exit_code: int
+    #: What the tool saw.
+    meaning: str
+    #: Why going on would be wrong.
+    why: str
+    #: What to do now.
+    cure: str
+    #: A file (or a shell session) that triggers the code.
+    example: str
+    #: The command run on `example`; empty when the example is itself a shell session.
+    command: str = ""
+    #: What to write or type instead; empty where there is no other way to write it.
+    fixed: str = ""
+    #: What `fixed` is: ``"python"`` or ``"console"``.
+    fixed_language: str = "python"
+
+    @property
+    def example_language(self) -> str:
+        """``"python"`` for a file, ``"console"`` for a shell session."""
+        return "python" if self.command else "console"
 
 
 def codes() -> tuple[str, ...]:
     """All registered codes, in order."""
-    names = (module.name.upper() for path in (__path__, [_RULES]) for module in pkgutil.iter_modules(path))
-    return tuple(sorted(name for name in names if _CODE.fullmatch(name)))
+    return tuple(sorted(path.stem.upper() for path in _FOLDER.glob("jp*.toml")))
 
 
 def find(code: str) -> Diagnostic | None:
-    """The diagnostic registered as `code` (``"JP043"``), or None. Loads that one file only."""
+    """The diagnostic registered as `code` (``"JP043"``), or None. Reads that one file only."""
+    import tomllib
+
     if code not in codes():
         return None
-    package = (
-        __name__ if (Path(__file__).parent / f"{code.lower()}.py").is_file() else "jax_pmap.checking.rules"
-    )
-    module = importlib.import_module(f"{package}.{code.lower()}")
-    diagnostic: Diagnostic = module.DIAGNOSTIC
-    return diagnostic
+    fields = tomllib.loads((_FOLDER / f"{code.lower()}.toml").read_text(encoding="utf-8"))
+    for prose in ("meaning", "why", "cure"):
+        paragraphs = fields[prose].split("\n\n")
+        fields[prose] = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    return Diagnostic(code, **fields)
 
 
 def exit_code(code: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from jax_pmap.diagnostics.base import Diagnostic
+from jax_pmap.diagnostics import Diagnostic
 
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -45,36 +44,3 @@ def _edits(module: Module, call: ast.expr) -> tuple[Edit, ...]:
     gap = "" if module.text[opening] in "\r\n" else " "
     partial, imports = module.spelled("functools.partial", call)
     return (Edit(start, opening, f"{partial}({name},{gap}"), *imports)
-
-
-RULE = rule(
-    "JP101",
-    "pmap called without a function",
-    find,
-    meaning="`jax.pmap(axis_name=...)` is written as if it returned a decorator.",
-    why=(
-        "It does not, in any version of jax: `pmap` takes the function as its first argument, so the "
-        "line "
-        "raises `TypeError: pmap() missing 1 required positional argument`."
-    ),
-    cure="Collect the options with `functools.partial(jax.pmap, ...)`. `--fix` does so.",
-    example="""\
-import jax
-
-
-@jax.pmap(axis_name="batch")
-def step(x):
-    return jax.lax.pmean(x, axis_name="batch")
-""",
-    fixed="""\
-import functools
-
-import jax
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def step(x):
-    return jax.lax.pmean(x, axis_name="batch")
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -44,37 +43,3 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 f"`{mapping.axis}`",
                 f"Use one name in both: `axis_name={mapping.axis!r}`",
             )
-
-
-RULE = rule(
-    "JP102",
-    "collective over an axis that is not mapped",
-    find,
-    meaning=("A mapped function calls a collective under another axis name than the one it is mapped with."),
-    why=(
-        "The call raises `NameError: unbound axis name` when the function is traced, which is at the "
-        "first call."
-    ),
-    cure="Give `pmap` and the collectives the same name; a constant for it keeps them together.",
-    example="""\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="devices")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-    fixed="""\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

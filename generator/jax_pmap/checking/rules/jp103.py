@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -77,39 +76,3 @@ def _edits(module: Module, mapping: Mapping, axis: str) -> tuple[Edit, ...]:
     if closing.strip() not in ("", ","):
         return ()
     return (Edit(at, at, f', axis_name="{axis}"'),)
-
-
-RULE = rule(
-    "JP103",
-    "collective without a mapped axis",
-    find,
-    meaning="A collective names no axis, or names one that `pmap` was not given.",
-    why=(
-        "Without the argument the call is a `TypeError`; without `axis_name` on the `pmap` it is a "
-        "`NameError: unbound axis name` when the function is first called."
-    ),
-    cure=(
-        'Give both the same name: `jax.pmap(f, axis_name="batch")`. `--fix` adds it where one name is used.'
-    ),
-    example="""\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total)
-""",
-    fixed="""\
-import jax
-
-
-def total(x):
-    return jax.lax.psum(x.sum(), axis_name="batch")
-
-
-parallel_total = jax.pmap(total, axis_name="batch")
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -7,7 +7,6 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import Gradients, gradients, returned_reduction
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import Function, names_in, positional
 
 
@@ -72,76 +71,3 @@ def _elsewhere(module: Module, mappings: Mappings, made: Gradients, function: Fu
         for collective in mappings.collectives(node)
         if function not in module.ancestors(collective.call)
     )
-
-
-RULE = rule(
-    "JP104",
-    "gradients not synchronised before an update",
-    find,
-    meaning=(
-        "A mapped function takes a gradient of its share of the batch and updates the parameters with "
-        "it, "
-        "and no collective is applied in between."
-    ),
-    why=(
-        "Every device then trains a model of its own on its share: the copies drift apart without an "
-        "error, "
-        "and it even looks faster, since nothing is communicated."
-    ),
-    cure="Average the gradients over the axis before the update.",
-    example="""\
-import functools
-
-import jax
-import optax
-from model import loss_fn
-
-tx = optax.adam(1e-3)
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def train_step(params, opt_state, batch):
-    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-    loss = jax.lax.pmean(loss, axis_name="batch")
-    updates, opt_state = tx.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, loss
-""",
-    fixed="""\
-import functools
-
-import jax
-from model import loss_fn
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def averaged_first(w, x):
-    loss, grad = jax.value_and_grad(loss_fn)(w, x)
-    grad = jax.lax.pmean(grad, "batch")
-    return w - 0.1 * grad, loss
-
-
-@functools.partial(jax.pmap, axis_name="chains")
-def a_chain_for_each_device(w, key):
-    grad = jax.grad(loss_fn)(w)
-    return w - 0.1 * grad + jax.random.normal(key, w.shape)
-
-
-@functools.partial(jax.pmap, axis_name="members", in_axes=(0, None))
-def a_member_for_each_device(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return w - 0.1 * grad
-
-
-@functools.partial(jax.pmap, axis_name="clients", in_axes=(None, 0))
-def the_weights_are_averaged(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return jax.lax.pmean(w - 0.1 * grad, "clients")
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def the_distance_to_it_is_no_update(w, x):
-    grad = jax.grad(loss_fn)(w, x)
-    return jax.lax.pmean(((w - grad) ** 2).sum(), "batch")
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

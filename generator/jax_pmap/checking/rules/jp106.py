@@ -6,7 +6,6 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import Function
 
 _DRAWS = (
@@ -50,38 +49,3 @@ def _tells_devices_apart(mappings: Mappings, function: Function) -> bool:
         for node in mappings.reachable(function)
         for collective in mappings.collectives(node)
     )
-
-
-RULE = rule(
-    "JP106",
-    "same random key on every device",
-    find,
-    meaning="A mapped function draws noise for its share of the batch from a key that all devices share.",
-    why=(
-        "Each device then draws the same numbers: the same dropout mask, the same noise, N times over. "
-        "Nothing fails; the randomness is just less than it looks."
-    ),
-    cure="Fold the device's index into the key, or give every device a key of its own.",
-    example="""\
-import functools
-
-import jax
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def add_noise(key, x):
-    return x + jax.random.normal(key, x.shape)
-""",
-    fixed="""\
-import functools
-
-import jax
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
-def add_noise(key, x):
-    key = jax.random.fold_in(key, jax.lax.axis_index("batch"))
-    return x + jax.random.normal(key, x.shape)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

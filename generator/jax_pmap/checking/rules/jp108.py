@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -86,43 +85,3 @@ def _placed(module: Module, call: ast.Call, argument: ast.expr, axis: object) ->
         return False  # `axis_types` may say Auto
     names = module.constant(mesh.args[1])
     return isinstance(names, tuple) and axis not in names
-
-
-RULE = rule(
-    "JP108",
-    "mesh context around pmap",
-    find,
-    meaning=(
-        "A function mapped with `pmap` is called under `jax.set_mesh`, or on an array placed with a "
-        "mesh that `jax.make_mesh` made."
-    ),
-    why=(
-        "`pmap` makes a mesh of its own and accepts no other around it: jax raises an error about a "
-        "context mesh, or a bare `KeyError` with the name of an axis."
-    ),
-    cure=(
-        "Call it outside the block. For arrays, make the mesh with `jax.sharding.Mesh` and the axis "
-        "name of the `pmap`."
-    ),
-    example="""\
-import jax
-
-mesh = jax.make_mesh((8,), ("data",))
-step = jax.pmap(lambda x: 2 * x, axis_name="batch")
-
-
-def run(x):
-    with jax.set_mesh(mesh):
-        return step(x)
-""",
-    fixed="""\
-import jax
-
-step = jax.pmap(lambda x: 2 * x, axis_name="batch")
-
-
-def run(x):
-    return step(x)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import UNKNOWN, FunctionRef
 from jax_pmap.syntax.scopes import positional
 
@@ -71,41 +70,3 @@ def _required(reference: FunctionRef, given: int) -> int | None:
     most = len(positional(reference.node)) - reference.bound
     least = most - len(arguments.defaults)
     return min(max(given, least), most) if least >= 0 else None
-
-
-RULE = rule(
-    "JP109",
-    "in_axes does not fit the parameters",
-    find,
-    meaning=(
-        "The `in_axes` tuple of a `pmap` does not have one entry for each positional argument, or it "
-        "is a list."
-    ),
-    why=(
-        "jax matches it with the arguments as a tree, static ones included: a tuple that is too short "
-        "is an `IndexError` or an error about pytree structure that names neither the argument nor the "
-        "function."
-    ),
-    cure="Write a tuple with one entry for each argument, `None` at the static ones.",
-    example="""\
-import jax
-
-
-def scale(x, n, y):
-    return x * n + y
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=1)
-""",
-    fixed="""\
-import jax
-
-
-def scale(x, n, y):
-    return x * n + y
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None, None), static_broadcasted_argnums=1)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

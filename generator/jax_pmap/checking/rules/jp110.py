@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -37,27 +36,3 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 "has another shape",
                 "Count the axis of the stacked result from the front",
             )
-
-
-RULE = rule(
-    "JP110",
-    "negative out_axes",
-    find,
-    meaning="`out_axes` of a `pmap` holds a negative number.",
-    why=(
-        "It is no error since jax 0.8, and the device axis does not end up last: an output of `(2, 2)` "
-        "on 4 devices comes back as `(8, 2, 1)`."
-    ),
-    cure="Count from the front: for outputs of rank 2, the last place of the device axis is 2.",
-    example="""\
-import jax
-
-pairs = jax.pmap(lambda x: (x, x), out_axes=-1)
-""",
-    fixed="""\
-import jax
-
-pairs = jax.pmap(lambda x: (x, x), out_axes=1)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import names_in
 
 
@@ -62,39 +61,3 @@ def _is_called(module: Module, node: ast.Call, loop: ast.AST) -> bool:
         return False
     name = parent.targets[0].id
     return any(isinstance(call.func, ast.Name) and call.func.id == name for call in module.calls(loop))
-
-
-RULE = rule(
-    "JP111",
-    "pmap made anew in a loop",
-    find,
-    meaning=(
-        "A loop makes the mapped function anew in every turn, from a lambda or a `partial` in which "
-        "nothing changes."
-    ),
-    why=(
-        "jax keeps compiled code by function: a new lambda is a new function, so each turn traces and "
-        "compiles again. This can take longer than the work."
-    ),
-    cure="Make the mapped function once, before the loop.",
-    example="""\
-import jax
-
-
-def train(batches, scale):
-    for batch in batches:
-        out = jax.pmap(lambda x: scale * x)(batch)
-    return out
-""",
-    fixed="""\
-import jax
-
-
-def train(batches, scale):
-    step = jax.pmap(lambda x: scale * x)
-    for batch in batches:
-        out = step(batch)
-    return out
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

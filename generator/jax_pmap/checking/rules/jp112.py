@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -49,42 +48,3 @@ def _finding(module: Module, node: ast.expr, edits: tuple[Edit, ...]) -> Finding
         "Leave out `jit`; what `pmap` makes is compiled already",
         edits,
     )
-
-
-RULE = rule(
-    "JP112",
-    "jit around pmap",
-    find,
-    meaning=(
-        "A function that was mapped with `pmap` is compiled with `jit` once more, or called in one that is."
-    ),
-    why=(
-        "`pmap` compiles by itself. `jit` around it gathers the inputs onto one device before they are "
-        "split again, which costs more than it saves."
-    ),
-    cure=(
-        "Leave out the outer `jit`. The other way around, `jit` inside `pmap`, is harmless. `--fix` "
-        "takes it out where it stands directly around."
-    ),
-    example="""\
-import jax
-
-
-def step(x):
-    return 2 * x
-
-
-fast = jax.jit(jax.pmap(step))
-""",
-    fixed="""\
-import jax
-
-
-def step(x):
-    return 2 * x
-
-
-fast = jax.pmap(step)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 
 #: Functions whose second argument is a shape, or a number of keys.
@@ -99,39 +98,3 @@ def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call, depth: int
         return False
     asked = module.calls_of.get(around, ()) if depth else ()
     return any(_reaches_pmap(module, mappings, each, depth - 1) for each in asked)
-
-
-RULE = rule(
-    "JP113",
-    "device_count for local_device_count",
-    find,
-    meaning=(
-        "An array for `pmap` is given a leading axis of `jax.device_count()`, or of `len(jax.devices())`."
-    ),
-    why=(
-        "Those count the devices of all hosts. Each host hands `pmap` its own part, whose leading axis "
-        "is `jax.local_device_count()`. On one host the two agree, so it shows up only on a cluster."
-    ),
-    cure="Use `jax.local_device_count()`. `--fix` does so where the call stands in the shape itself.",
-    example="""\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    x = x.reshape((jax.device_count(), -1) + x.shape[1:])
-    return step(x)
-""",
-    fixed="""\
-import jax
-
-step = jax.pmap(lambda x: 2 * x)
-
-
-def run(x):
-    x = x.reshape((jax.local_device_count(), -1) + x.shape[1:])
-    return step(x)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -90,46 +89,3 @@ def _returns_arrays(function: ast.AST) -> bool:
     if isinstance(function, ast.Lambda):
         return not isinstance(function.body, ast.Tuple)
     return True
-
-
-RULE = rule(
-    "JP114",
-    "unreplicated by indexing",
-    find,
-    meaning="A replicated result of `pmap` is made a single one by taking its first entry.",
-    why=(
-        "Since jax 0.8 the index is a computation over all devices instead of a look at one copy, "
-        "which is slow; where there are several hosts it fails, because the first copy may be on "
-        "another one."
-    ),
-    cure=(
-        "Let the function return one copy (`out_axes=None`), or read a copy this host has: "
-        "`x.addressable_shards[0].data[0]`."
-    ),
-    example="""\
-import jax
-from flax import jax_utils
-from train import step, batches
-
-p_step = jax.pmap(step, axis_name="batch")
-
-
-def train(state):
-    for batch in batches:
-        state, metrics = p_step(state, batch)
-    return jax.tree.map(lambda x: x[0], state)
-""",
-    fixed="""\
-import jax
-from train import step, batches
-
-p_step = jax.pmap(step, axis_name="batch", in_axes=(None, 0), out_axes=None)
-
-
-def train(state):
-    for batch in batches:
-        state, metrics = p_step(state, batch)
-    return state
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

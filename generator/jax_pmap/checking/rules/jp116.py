@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -30,45 +29,3 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 "then has too many entries",
                 "Give it by position",
             )
-
-
-RULE = rule(
-    "JP116",
-    "keyword argument to a pmapped function",
-    find,
-    meaning="A function that was mapped with an `in_axes` tuple is called with keyword arguments.",
-    why=(
-        "`in_axes` counts positional arguments only, and keyword arguments are always mapped over axis "
-        "0: the call fails with an error about pytree structure."
-    ),
-    cure="Give all arguments by position.",
-    example="""\
-import jax
-
-
-def scale(x, factor):
-    return x * factor
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None))
-
-
-def run(x):
-    return parallel_scale(x, factor=2.0)
-""",
-    fixed="""\
-import jax
-
-
-def scale(x, factor):
-    return x * factor
-
-
-parallel_scale = jax.pmap(scale, in_axes=(0, None))
-
-
-def run(x):
-    return parallel_scale(x, 2.0)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -44,46 +43,3 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                         "Make it an ordinary argument that all devices get whole: `None` at its place in "
                         "`in_axes`",
                     )
-
-
-RULE = rule(
-    "JP117",
-    "static argument that changes every call",
-    find,
-    meaning="The counter of a loop is given to a static argument of a mapped function.",
-    why="A static argument is part of what is compiled: each new value compiles the function again.",
-    cure="Take it out of `static_broadcasted_argnums` and put `None` at its place in `in_axes`.",
-    example="""\
-import jax
-
-
-def step(x, i):
-    return x * i
-
-
-p_step = jax.pmap(step, static_broadcasted_argnums=(1,))
-
-
-def train(x):
-    for i in range(1000):
-        x = p_step(x, i)
-    return x
-""",
-    fixed="""\
-import jax
-
-
-def step(x, i):
-    return x * i
-
-
-p_step = jax.pmap(step, in_axes=(0, None))
-
-
-def train(x):
-    for i in range(1000):
-        x = p_step(x, i)
-    return x
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -60,49 +59,3 @@ def _read_again(module: Module, statement: ast.Assign, name: str) -> ast.Name | 
         if names:
             return None
     return None
-
-
-RULE = rule(
-    "JP118",
-    "donated array used again",
-    find,
-    meaning=("An array was given to a donated argument of a mapped function, and is read again afterwards."),
-    why=(
-        "Donating gives the buffers away: reading the array raises `Array has been deleted`. Where the "
-        "array was not placed on the devices before, nothing is deleted and tests miss it."
-    ),
-    cure="Go on with what the function returned, or do not donate the argument.",
-    example="""\
-import jax
-
-
-def step(state, batch):
-    return state
-
-
-p_step = jax.pmap(step, donate_argnums=(0,))
-
-
-def train(state, batch):
-    new_state = p_step(state, batch)
-    change = jax.tree.map(lambda a, b: a - b, new_state, state)
-    return new_state, change
-""",
-    fixed="""\
-import jax
-
-
-def step(state, batch):
-    return state
-
-
-p_step = jax.pmap(step, donate_argnums=(0,))
-
-
-def train(state, batch):
-    state = p_step(state, batch)
-    change = jax.tree.map(lambda a: a + 1, state)
-    return state, change
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -7,7 +7,6 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import gradients
 from jax_pmap.checking.mapped import REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import names_in
 
 #: What keeps numbers within limits.
@@ -81,52 +80,3 @@ def _is_clip(module: Module, call: ast.Call) -> bool:
     return isinstance(made, ast.Call) and (module.qualname(made.func) or "").startswith(
         ("optax.clip_by_global_norm", "optax.clip", "optax.adaptive_grad_clip")
     )
-
-
-RULE = rule(
-    "JP119",
-    "gradients clipped before they are averaged",
-    find,
-    meaning=(
-        "A mapped function clips the gradients of its share of the batch, and averages them afterwards."
-    ),
-    why=(
-        "The mean of clipped gradients is not the clipped mean: the update depends on the number of devices."
-    ),
-    cure="Average the gradients first, then clip.",
-    example="""\
-import functools
-
-import jax
-import optax
-from model import loss_fn
-
-clip = optax.clip_by_global_norm(1.0)
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def train_step(params, batch):
-    grads = jax.grad(loss_fn)(params, batch)
-    grads, _ = clip.update(grads, clip.init(params))
-    grads = jax.lax.pmean(grads, axis_name="batch")
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-""",
-    fixed="""\
-import functools
-
-import jax
-import optax
-from model import loss_fn
-
-clip = optax.clip_by_global_norm(1.0)
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def train_step(params, batch):
-    grads = jax.grad(loss_fn)(params, batch)
-    grads = jax.lax.pmean(grads, axis_name="batch")
-    grads, _ = clip.update(grads, clip.init(params))
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -8,7 +8,6 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.checking.values import Gradient, Reduction, leaves
 
 
@@ -64,63 +63,3 @@ def _first(reductions: list[Reduction], made: Gradient) -> Reduction | None:
                 is_plain = array.is_gradient and reduction.name in ("psum", "pmean")
                 return reduction if is_plain else None
     return None
-
-
-RULE = rule(
-    "JP120",
-    "gradients of `shard_map` averaged twice",
-    find,
-    meaning=(
-        "The body of a `shard_map` takes the gradient of a replicated argument and applies `pmean` or "
-        "`psum` to it, as the body of a `pmap` has to."
-    ),
-    why=(
-        "With `check_vma=True`, the default, `shard_map` knows that the argument is the same on every "
-        "device, and sums its gradient over the devices by itself. A `pmean` after it changes nothing "
-        "then, and the gradient stays N times too large; a `psum` makes it N² times too large. Nothing "
-        "fails."
-    ),
-    cure=(
-        "Switch the check off, so that the body means what it means under `pmap`; or take the gradient "
-        "of the averaged loss."
-    ),
-    example="""\
-import jax
-from jax.sharding import PartitionSpec as P
-from model import apply, mesh
-
-
-def loss_fn(params, batch):
-    return ((apply(params, batch["x"]) - batch["y"]) ** 2).mean()
-
-
-def train_step(params, batch):
-    grads = jax.grad(loss_fn)(params, batch)
-    grads = jax.lax.pmean(grads, "batch")
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-
-step = jax.jit(jax.shard_map(train_step, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P()))
-""",
-    fixed="""\
-import jax
-from jax.sharding import PartitionSpec as P
-from model import apply, mesh
-
-
-def loss_fn(params, batch):
-    return ((apply(params, batch["x"]) - batch["y"]) ** 2).mean()
-
-
-def train_step(params, batch):
-    grads = jax.grad(loss_fn)(params, batch)
-    grads = jax.lax.pmean(grads, "batch")
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-
-step = jax.jit(
-    jax.shard_map(train_step, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P(), check_vma=False)
-)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -7,7 +7,6 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.checking.values import Reduction, leaves
 
 
@@ -42,44 +41,3 @@ def _ratio(reduction: Reduction) -> ast.BinOp | None:
             if isinstance(ratio, ast.BinOp):
                 return ratio
     return None
-
-
-RULE = rule(
-    "JP121",
-    "average of masked means",
-    find,
-    meaning=(
-        "A mapped function divides by the sum of a mask or of weights on its own share of the batch, and "
-        "averages the quotients, or their gradients, over the devices."
-    ),
-    why=(
-        "The quotients have different weights: a device with two valid rows counts as much as one with "
-        "two hundred, and one with none makes everything NaN. Nothing fails, and with full batches the "
-        "numbers are even right."
-    ),
-    cure="Sum numerator and denominator over the devices, then divide.",
-    example="""\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def masked_mean(values, mask):
-    return jax.lax.pmean(jnp.sum(values * mask) / jnp.sum(mask), axis_name="batch")
-""",
-    fixed="""\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch")
-def masked_mean(values, mask):
-    total, count = jax.lax.psum((jnp.sum(values * mask), jnp.sum(mask)), axis_name="batch")
-    return total / count
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

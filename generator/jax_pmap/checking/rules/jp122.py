@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 from jax_pmap.syntax.scopes import Function, positional
 
@@ -116,39 +115,3 @@ def _varies(node: ast.expr, divided: set[str]) -> bool:
 def _makes_constant(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     return name in ("zeros_like", "ones_like", "full_like", "shape", "ndim", "size", "result_type")
-
-
-RULE = rule(
-    "JP122",
-    "`out_axes=None` for a result that differs",
-    find,
-    meaning=(
-        "A mapped function returns what it computed from its own share of the batch, without a "
-        "collective, and `out_axes=None` says that all devices agree on it."
-    ),
-    why="jax does not look: the caller gets the value of device 0, and the other shares are lost.",
-    cure="Reduce it over the axis first, or leave `out_axes` out to get one value for each device.",
-    example="""\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
-def loss(w, x):
-    return jnp.mean(x @ w)
-""",
-    fixed="""\
-import functools
-
-import jax
-import jax.numpy as jnp
-
-
-@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
-def loss(w, x):
-    return jax.lax.pmean(jnp.mean(x @ w), axis_name="batch")
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import rule
 
 #: Functions that make jax look for its devices.
 _START = frozenset(
@@ -62,38 +61,3 @@ def _asks(module: Module, statement: ast.Assign) -> bool:
     if name not in _VARIABLES:
         return False
     return name != "XLA_FLAGS" or "xla_force_host_platform_device_count" in ast.unparse(statement.value)
-
-
-RULE = rule(
-    "JP123",
-    "device count set too late",
-    find,
-    meaning=(
-        "A script asks for simulated devices (`XLA_FLAGS` or `JAX_NUM_CPU_DEVICES`) after a statement "
-        "that made jax look for its devices."
-    ),
-    why=(
-        "jax reads both once, when it first needs a device. What is set later is not seen, and the "
-        "program runs on one device without a word."
-    ),
-    cure="Set the variable first, best before jax is imported, or outside the program.",
-    example="""\
-import os
-
-import jax
-
-print(jax.devices())
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-double = jax.pmap(lambda x: 2 * x)
-""",
-    fixed="""\
-import os
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-import jax
-
-print(jax.devices())
-double = jax.pmap(lambda x: 2 * x)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic

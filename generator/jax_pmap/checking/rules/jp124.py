@@ -8,7 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.removals import WITH_MESH
 from jax_pmap.checking.removed import uses
-from jax_pmap.checking.rule import rule
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -45,34 +44,3 @@ def _is_mesh(module: Module, node: ast.expr) -> bool:
         "jax.make_mesh",
         "jax.experimental.maps.Mesh",
     )
-
-
-RULE = rule(
-    "JP124",
-    "deprecated in jax",
-    find,
-    meaning="The code uses what jax still has and will remove: a name, or `with mesh:`.",
-    why=(
-        "Today it is a `DeprecationWarning`, which most programs never show; with one of the next "
-        "versions it is an error."
-    ),
-    cure=(
-        "Each finding names the version and what to write instead. Code that asks first (`hasattr`, "
-        "`try`, a version) is left alone; `--ignore JP124` leaves deprecations for later."
-    ),
-    example="""\
-from jax.experimental.shard_map import shard_map
-from jax.sharding import PartitionSpec as P
-from mine import body, mesh
-
-step = shard_map(body, mesh, in_specs=P("i"), out_specs=P(), check_rep=False)
-""",
-    fixed="""\
-import jax
-from jax.sharding import PartitionSpec as P
-from mine import body, mesh
-
-step = jax.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
-""",
-)
-DIAGNOSTIC = RULE.diagnostic
