@@ -171,13 +171,6 @@ def test_new_file_follows_the_umask(tmp_path):
     assert left_over(tmp_path) == []
 
 
-def test_new_file_takes_the_line_ending_asked_for(tmp_path):
-    write_code(tmp_path / "out.py", CODE, newline="\r\n")
-    data = (tmp_path / "out.py").read_bytes()
-    assert data == CODE.replace("\n", "\r\n").encode()
-    assert inspect_seal(data.decode()) == "generated"
-
-
 def test_line_ending_mark_and_mode_of_an_old_file_are_kept(tmp_path):
     path = tmp_path / "out.py"
     old = seal(HEADER + "x = 1\n")

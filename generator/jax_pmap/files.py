@@ -138,8 +138,8 @@ def _lines(text: str) -> list[str]:
 # --- writing ------------------------------------------------------------------------------
 
 
-def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n") -> None:
-    r"""Write emitted code to `path` as UTF-8, whole or not at all.
+def write_code(path: Path, code: str, *, force: bool = False) -> None:
+    """Write emitted code to `path` as UTF-8, whole or not at all.
 
     A file that is there keeps its mode, its line endings and its byte order mark; a symbolic link stays and
     the file it leads to is replaced. Nothing happens when the file holds the very same bytes already.
@@ -148,14 +148,13 @@ def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n
         path: the file to make or replace; its folder must exist.
         code: sealed text, any line endings.
         force: replace a file that was edited by hand or that jax-pmap did not make.
-        newline: line ending of a new file, ``"\n"`` or ``"\r\n"``.
 
     Raises:
         RefusalError: JP016, with `path` as it was.
     """
     real, status, old = _writable(path, force)
     bom = _BOM if old.startswith(_BOM.encode()) else ""
-    ending = ("\r\n" if b"\r\n" in old else "\n") if old else newline
+    ending = ("\r\n" if b"\r\n" in old else "\n") if old else "\n"
     new = (bom + _plain(code).replace("\n", ending)).encode()
     if status and old == new:
         return

@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -296,14 +296,9 @@ class _Search:
     def _behind(self, qualname: str) -> list[Candidate]:
         """Files of the project where an assignment of the name stands for a function."""
         found = []
-        last = re.escape(qualname.rpartition(".")[2].encode())
-        mentioned = re.compile(rb"\b" + last + rb"\s*[=:,]")
-        for path in self.project.python_files():
-            data = sources.read_bytes(path)
-            if data is None or not mentioned.search(data) or made_by_us(data):
-                continue
+        for path, parsed in self._assigning(qualname.rpartition(".")[2]):
             with contextlib.suppress(RefusalError):
-                source = self.bindings.behind(self.project.parsed(path, data), qualname)
+                source = self.bindings.behind(parsed, qualname)
                 if source is not None and source.binding is not None:
                     found.append(Candidate(path, qualname, source.binding.span.line))
         return found
@@ -311,16 +306,20 @@ class _Search:
     def _assigned(self, name: str) -> list[Candidate]:
         """Files of the project that assign `name` at their top."""
         found = []
+        for path, parsed in self._assigning(name):
+            statement = binding_of(parsed.tree.body, name)
+            if isinstance(statement, ast.Assign | ast.AnnAssign):
+                found.append(Candidate(path, name, statement.lineno))
+        return found
+
+    def _assigning(self, name: str) -> Iterator[tuple[Path, File]]:
+        """The files of the project, but for generated ones, that may assign `name`."""
         mentioned = re.compile(rb"\b" + re.escape(name.encode()) + rb"\s*[=:,]")
         for path in self.project.python_files():
             data = sources.read_bytes(path)
-            if data is None or not mentioned.search(data) or made_by_us(data):
-                continue
-            with contextlib.suppress(RefusalError):
-                statement = binding_of(self.project.parsed(path, data).tree.body, name)
-                if isinstance(statement, ast.Assign | ast.AnnAssign):
-                    found.append(Candidate(path, name, statement.lineno))
-        return found
+            if data is not None and mentioned.search(data) and not made_by_us(data):
+                with contextlib.suppress(RefusalError):
+                    yield path, self.project.parsed(path, data)
 
     def _not_found(self, qualname: str) -> NoReturn:
         """A bare name without a function: something else has it, or nothing does."""

@@ -435,11 +435,7 @@ class Editor(cst.CSTTransformer):
 
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
-        suite: cst.BaseSuite = function.body
-        if isinstance(suite, cst.SimpleStatementSuite):
-            suite = cst.IndentedBlock([cst.SimpleStatementLine([each]) for each in suite.body])
-        assert isinstance(suite, cst.IndentedBlock)
-        first = 0 if function.get_docstring() is None else 1
+        suite, first = lines_of_body(function)
         call = cst.parse_expression(f"{self.own_draws}({', '.join(sync.value for sync in self.around)})")
         block = cst.With([cst.WithItem(call)], cst.IndentedBlock(suite.body[first:], footer=suite.footer))
         return function.with_changes(body=suite.with_changes(body=[*suite.body[:first], block], footer=()))
@@ -707,13 +703,18 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
     return build("")
 
 
-def with_first(function: cst.FunctionDef, statement: str) -> cst.FunctionDef:
-    """The function with a statement ahead of all others, behind its docstring."""
+def lines_of_body(function: cst.FunctionDef) -> tuple[cst.IndentedBlock, int]:
+    """The body of a function as a block of lines, and which of these is the first behind its docstring."""
     suite: cst.BaseSuite = function.body
     if isinstance(suite, cst.SimpleStatementSuite):
         suite = cst.IndentedBlock([cst.SimpleStatementLine([each]) for each in suite.body])
     assert isinstance(suite, cst.IndentedBlock)
-    first = 0 if function.get_docstring() is None else 1
+    return suite, 0 if function.get_docstring() is None else 1
+
+
+def with_first(function: cst.FunctionDef, statement: str) -> cst.FunctionDef:
+    """The function with a statement ahead of all others, behind its docstring."""
+    suite, first = lines_of_body(function)
     lines = [*suite.body[:first], cst.parse_statement(statement), *suite.body[first:]]
     return function.with_changes(body=suite.with_changes(body=lines))
 

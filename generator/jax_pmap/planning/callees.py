@@ -215,12 +215,7 @@ class Callees:
                 f"have another one than `{methods[0]}` ({where})"
             )
         else:
-            home = self.bodies.homes[caller.scope.index]
-            if call_graph.callees.get((spot(home), called)) is None:
-                call_graph.learn(Callee(spot(home), called, f"{first.module}:{methods[0]}"))
-                call_graph.find(called, home)
-            if called in call_graph.why:
-                self.why[called] = call_graph.why[called]
+            self._take(called, caller, f"{first.module}:{methods[0]}")
 
     def _learn_function(self, called: str, caller: Body, found: protocol.Callee) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""
@@ -230,12 +225,17 @@ class Callees:
         if not where or not found.importable or nested or self._in_another_script(found):
             self.why[called] = self._reason(called, [found])
             return
-        home, reference = self.bodies.homes[caller.scope.index], f"{found.module}:{found.qualname}"
+        reference = f"{found.module}:{found.qualname}"
         if not call_graph.gives_back(reference, found.line):
             self.why[called] = f"`{found.qualname}` has a decorator that is not known ({where})"
             return
+        self._take(called, caller, reference, unbound=True)
+
+    def _take(self, called: str, caller: Body, reference: str, *, unbound: bool = False) -> None:
+        """Have `called` stand for a function from now on, where that can be read."""
+        home, call_graph = self.bodies.homes[caller.scope.index], self.bodies.call_graph
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, reference, unbound=True))
+            call_graph.learn(Callee(spot(home), called, reference, unbound=unbound))
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from . import load
+from .functions import enclosed
 
 #: Leaves that a kept call must have in another form.
 OURS = (jax.core.Tracer, np.ndarray)
@@ -160,11 +161,7 @@ def closure_of(fn: types.FunctionType) -> dict[str, Any]:
     while pending:
         function = pending.pop(0)
         seen.add(id(function))
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # assigned later, or deleted
-                continue
+        for name, value in enclosed(function).items():
             found.setdefault(name, value)
             inside = [each for each in functions_in(value) if each.__globals__ is fn.__globals__]
             pending += [each for each in inside if id(each) not in seen]
@@ -181,9 +178,8 @@ def functions_in(value: Any) -> list[types.FunctionType]:
         function = function_under(each)
         if function is not None:
             found.append(function)
-            cells = function.__closure__ or ()
             if is_installed(function.__code__.co_filename):
-                pending += [cell.cell_contents for cell in cells if holds_value(cell)]
+                pending += enclosed(function).values()
         elif isinstance(each, tuple):
             pending += each
     return found
@@ -192,14 +188,6 @@ def functions_in(value: Any) -> list[types.FunctionType]:
 def is_installed(path: str) -> bool:
     """Whether a file belongs to an installed package."""
     return "site-packages" in path or "dist-packages" in path
-
-
-def holds_value(cell: types.CellType) -> bool:
-    """Whether a variable of a function around has a value by now."""
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
 
 
 def function_under(value: Any) -> types.FunctionType | None:

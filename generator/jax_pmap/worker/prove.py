@@ -327,21 +327,30 @@ def bounds(trial: Trial, coarse: Trial, rough: Rounding, own: Rounding) -> list[
     largest element is the least that is assumed. That is scaled to `own`, the precision
     `trial` was run in. Where `coarse` overflows, `ASSUMED` stands in for the measurement.
     """
-    out = []
-    for step, fine in enumerate(trial.results):
-        compared = step < len(coarse.results)
-        row: list[float] = []
-        for index, b in enumerate(jax.tree.leaves(fine)):
-            if category(b) == "opaque" or host(b).dtype.kind not in "fcV":
-                row.append(0.0)
-                continue
-            _, scale = distance(host(b), host(b))
-            error = apart(coarse, step, index, host(b)) if compared else float("inf")
-            # The coarser run may overflow where the finer one does not: nothing was measured then.
-            unit = max(error / rough.at(step, index), scale) if np.isfinite(error) else ASSUMED * scale
-            row.append(SLACK * unit * own.at(step, index))
-        out.append(row)
-    return out
+
+    def error(step: int, index: int, want: np.ndarray) -> float:
+        return apart(coarse, step, index, want) if step < len(coarse.results) else math.inf
+
+    return _bounds(trial, error, rough, own)
+
+
+def _bounds(
+    trial: Trial, error: Callable[[int, int, np.ndarray], float], rough: Rounding, own: Rounding
+) -> list[list[float]]:
+    """`bounds` from the `error` that a leaf of a step comes to have by roundings of `rough`."""
+
+    def bound(step: int, index: int, leaf: Any) -> float:
+        if category(leaf) == "opaque" or (want := host(leaf)).dtype.kind not in "fcV":
+            return 0.0
+        (_, scale), off = distance(want, want), error(step, index, want)
+        # A coarser run may overflow where the finer one does not: nothing was measured then.
+        unit = max(off / rough.at(step, index), scale) if np.isfinite(off) else ASSUMED * scale
+        return SLACK * unit * own.at(step, index)
+
+    return [
+        [bound(step, index, leaf) for index, leaf in enumerate(jax.tree.leaves(fine))]
+        for step, fine in enumerate(trial.results)
+    ]
 
 
 def apart(other: Trial, step: int, leaf: int, want: np.ndarray) -> float:
@@ -359,20 +368,12 @@ def jittered_bounds(
     to `amount` of itself. How far they lead, for each rounding that they begin with, is the amplification;
     the middle one of them counts, since one may cross a threshold.
     """
-    out = []
-    for step, fine in enumerate(trial.results):
-        row: list[float] = []
-        for index, b in enumerate(jax.tree.leaves(fine)):
-            if category(b) == "opaque" or host(b).dtype.kind not in "fcV":
-                row.append(0.0)
-                continue
-            _, scale = distance(host(b), host(b))
-            moved = [apart(other, step, index, host(b)) for other in jittered if step < len(other.results)]
-            middle = float(np.median(moved)) if moved else float("inf")
-            unit = max(middle / amount, scale) if np.isfinite(middle) else ASSUMED * scale
-            row.append(SLACK * unit * own.at(step, index))
-        out.append(row)
-    return out
+
+    def middle(step: int, index: int, want: np.ndarray) -> float:
+        moved = [apart(other, step, index, want) for other in jittered if step < len(other.results)]
+        return float(np.median(moved)) if moved else math.inf
+
+    return _bounds(trial, middle, Rounding(amount), own)
 
 
 #: Rounding above this leaves so little of a number that `SLACK` would let real faults through.

@@ -327,10 +327,7 @@ def concatenate(eq: Equation, *places: Placement, dimension: int, **_: Any) -> R
     if positions:
         return columns(eq, places, positions, dimension)
     if any(isinstance(place, Partial) for place in places):
-        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
-        if len(powers) > 1:
-            raise Stuck("parts of sums over the batch are joined with what is whole already")
-        return Partial(powers.pop() if powers else 0)
+        return parts_joined(eq, places)
     if all(isinstance(place, OwnKey) for place in places):
         return OwnKey()
     if all(place == places[0] for place in places) and isinstance(places[0], Extreme):
@@ -347,6 +344,14 @@ def concatenate(eq: Equation, *places: Placement, dimension: int, **_: Any) -> R
     if how is None and eq.varying():
         raise Stuck("the sizes of its result depend on the number of devices")
     return placed(how, common_power(eq, places))
+
+
+def parts_joined(eq: Equation, places: Sequence[Placement]) -> Partial:
+    """Parts of sums, one behind the other."""
+    powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
+    if len(powers) > 1:
+        raise Stuck("parts of sums over the batch are joined with what is whole already")
+    return Partial(powers.pop() if powers else 0)
 
 
 def joined(eq: Equation, places: Sequence[Placement], axis: int) -> Placement:
@@ -386,10 +391,7 @@ def columns(eq: Equation, places: Sequence[Placement], positions: list[int], dim
 def stack(eq: Equation, *places: Placement, axis: int, **_: Any) -> Result:
     """Joined along an axis that is new."""
     if any(isinstance(place, Partial) for place in places):
-        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
-        if len(powers) > 1:
-            raise Stuck("parts of sums over the batch are joined with what is whole already")
-        return Partial(powers.pop() if powers else 0)
+        return parts_joined(eq, places)
     if len(set(places)) == 1 and isinstance(places[0], (Extreme, OwnKey)):
         return places[0]
     how = layout(eq, places)
