@@ -17,6 +17,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -118,6 +119,19 @@ def _methods(kind: type) -> dict[str, types.FunctionType]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A function that is gone through."""
+
+    #: The expressions of the target that some of its names stand for, and what all of them are.
+    bound: Mapping[str, str]
+    names: Mapping[str, Any]
+    #: The node around each.
+    parents: Mapping[ast.AST, ast.AST]
+    #: Whether it is the target.
+    own: bool
+
+
 class _Reader:
     """Follows what is read from the target on, through the user's functions that are given it."""
 
@@ -138,6 +152,7 @@ class _Reader:
         """Take what a function reads of the names in `bound`, which stand for expressions of the target."""
         bound = {**bound}
         parents = {child: each for each in ast.walk(node) for child in ast.iter_child_nodes(each)}
+        here = _Followed(bound, names, parents, own)
         stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         for name in stored:
             if name in bound:
@@ -146,7 +161,7 @@ class _Reader:
         for statement in ast.walk(node):
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 at = statement.targets[0]
-                path = self._path(statement.value, bound)
+                path = self._path(statement.value, here)
                 if isinstance(at, ast.Name) and stored.count(at.id) == 1 and path:
                     bound[at.id] = path
                     named.add(statement.value)
@@ -160,43 +175,37 @@ class _Reader:
                 and each.id in bound
                 and not _leads_to(each, parents, named)
             ):
-                self._read(each, bound, parents, names, own)
+                self._read(each, here)
             if isinstance(each, ast.Name) and each.id == "super" and self.request.receiver in bound.values():
-                self._of_base(each, parents, bound, names)
+                self._of_base(each, here)
 
-    def _of_base(
-        self,
-        name: ast.Name,
-        parents: Mapping[ast.AST, ast.AST],
-        bound: Mapping[str, str],
-        names: Mapping[str, Any],
-    ) -> None:
+    def _of_base(self, name: ast.Name, here: _Followed) -> None:
         """Go on in the method that ``super().step`` is, or take all of the object where it is no user's."""
         receiver = self.request.receiver
         own = self.space[receiver]
         classes = (own if isinstance(own, type) else type(own)).__mro__
-        defining = names.get("__class__") or self._owner(classes)
-        call = parents.get(name)
-        at = parents.get(call) if isinstance(call, ast.Call) and not call.args else None
+        defining = here.names.get("__class__") or self._owner(classes)
+        call = here.parents.get(name)
+        at = here.parents.get(call) if isinstance(call, ast.Call) and not call.args else None
         if defining in classes and isinstance(at, ast.Attribute):
             after = classes[classes.index(defining) + 1 :]
             method = next((vars(each)[at.attr] for each in after if at.attr in vars(each)), None)
             function = inspect.unwrap(method) if callable(method) else None
             if isinstance(function, types.FunctionType) and _tree_of(function) is not None:
                 given = "" if isinstance(method, staticmethod) else receiver
-                self._called(function, at, parents, bound, names, given)
+                self._called(function, at, here, given)
                 return
         self._whole(receiver, own)
 
-    def _path(self, node: ast.AST, bound: Mapping[str, str]) -> str:
+    def _path(self, node: ast.AST, here: _Followed) -> str:
         """The expression of the target that a chain stands for, or ``""``."""
         chain = node
         while isinstance(chain, ast.Attribute) or _is_entry(chain):
             chain = chain.value  # type: ignore[attr-defined]
-        if not isinstance(chain, ast.Name) or chain.id not in bound:
+        if not isinstance(chain, ast.Name) or chain.id not in here.bound:
             return ""
         text = ast.unparse(node)
-        return bound[chain.id] + text[len(chain.id) :]
+        return here.bound[chain.id] + text[len(chain.id) :]
 
     def _value(self, path: str) -> Any:
         try:
@@ -204,20 +213,13 @@ class _Reader:
         except Exception:
             return NotImplemented
 
-    def _read(
-        self,
-        name: ast.Name,
-        bound: Mapping[str, str],
-        parents: Mapping[ast.AST, ast.AST],
-        names: Mapping[str, Any],
-        own: bool,
-    ) -> None:
+    def _read(self, name: ast.Name, here: _Followed) -> None:
         """Take what is read at a name: the longest chain from it on that leads to a constant."""
         read: ast.AST = name
-        path = bound[name.id]
+        path = here.bound[name.id]
         value = self._value(path)
         while self._is_open(value):
-            around = parents.get(read)
+            around = here.parents.get(read)
             if not (isinstance(around, ast.Attribute) or (_is_entry(around) and around.value is read)):  # type: ignore[union-attr]
                 break
             after = path + ast.unparse(around)[len(ast.unparse(read)) :]  # type: ignore[arg-type]
@@ -227,36 +229,36 @@ class _Reader:
                 after = next((f"{path}.{p}" for p in private if hasattr(value, p)), after)
             found = self._value(after)
             if isinstance(found, types.MethodType) and found.__self__ is not None:
-                if not self._said(around, parents, own):  # type: ignore[arg-type]
-                    self._method(path, value, found, around, parents, bound, names)
+                if not self._said(around, here):  # type: ignore[arg-type]
+                    self._method(path, value, found, around, here)
                 return
             if isinstance(found, types.FunctionType) and _is_static(value, found.__name__):
                 self._override(path, value, found)
-                self._called(found, around, parents, bound, names)  # type: ignore[arg-type]
+                self._called(found, around, here)  # type: ignore[arg-type]
                 return
             read, path, value = around, after, found  # type: ignore[assignment]
-        if self._said(read, parents, own) or value is NotImplemented:
+        if self._said(read, here) or value is NotImplemented:
             return
-        scales = isinstance(value, int) and not isinstance(value, bool) and not _chooses(read, parents)
-        counted = isinstance(around := parents.get(read), ast.Call) and ast.unparse(around.func) == "len"
+        scales = isinstance(value, int) and not isinstance(value, bool) and not _chooses(read, here.parents)
+        counted = isinstance(around := here.parents.get(read), ast.Call) and ast.unparse(around.func) == "len"
         if has_shape(value) or isinstance(value, float) or scales or (counted and self._is_open(value)):
-            self._computed(read, path, value, bound, parents, names)
+            self._computed(read, path, value, here)
             return
-        around = parents.get(read)
+        around = here.parents.get(read)
         if isinstance(value, int) and not isinstance(value, bool):
             self._constant(path, int(value))
             return
         if _is_whole(value):
-            if _chooses(read, parents):
+            if _chooses(read, here.parents):
                 self._constant(path, value)
             return
         if isinstance(value, types.FunctionType) and self._is_around(path, value):
-            self._called(value, read, parents, bound, names, defaults=path)
+            self._called(value, read, here, defaults=path)
         elif isinstance(around, ast.keyword) and around.arg is None and isinstance(value, dict):
             for key, each in value.items():
                 self._constant(f"{path}[{key!r}]", each)
         elif self._is_open(value):
-            handed = self._given(around, read, parents, names)
+            handed = self._given(around, read, here)
             if handed is not None:
                 self._function(handed[0], {handed[1]: path})
             else:
@@ -264,15 +266,7 @@ class _Reader:
         else:
             self._constant(path, value)
 
-    def _computed(
-        self,
-        read: ast.AST,
-        path: str,
-        value: Any,
-        bound: Mapping[str, str],
-        parents: Mapping[ast.AST, ast.AST],
-        names: Mapping[str, Any],
-    ) -> None:
+    def _computed(self, read: ast.AST, path: str, value: Any, here: _Followed) -> None:
         """Hold what is computed of numbers, or of an array, where that is an axis, a size or a test.
 
         ``int(self.share)`` and ``self.basis.shape[0] // 2`` may choose, where the numbers themselves only
@@ -284,10 +278,10 @@ class _Reader:
             return
         whole, text = read, path
         found = value
-        while isinstance(around := parents.get(whole), ast.expr):
-            if isinstance(call := parents.get(around), ast.Call) and call.func is around:
+        while isinstance(around := here.parents.get(whole), ast.expr):
+            if isinstance(call := here.parents.get(around), ast.Call) and call.func is around:
                 around = call
-            if not (made := self._known(around, bound)):
+            if not (made := self._known(around, here)):
                 break
             after = self._value(made)
             if not (has_shape(after) or isinstance(after, (int, float, str, tuple, list))):
@@ -295,23 +289,23 @@ class _Reader:
             whole, text, found = around, made, after
         if isinstance(found, np.generic):
             found = found.item()
-        around = parents.get(whole)
+        around = here.parents.get(whole)
         if isinstance(around, ast.If | ast.IfExp | ast.While) and around.test is whole:
             with contextlib.suppress(Exception):  # The program may have called the target while jax traced.
                 found = bool(found)
         if isinstance(found, (bool, str)):
             self._constant(f"{type(found).__name__}({text})", found)
         elif _is_whole(found):
-            if _chooses(whole, parents):
+            if _chooses(whole, here.parents):
                 self._constant(text, found)
         elif has_shape(value):
             self._rank(path, value)
-        elif whole is read and (handed := self._given(around, read, parents, names)):
+        elif whole is read and (handed := self._given(around, read, here)):
             self._function(handed[0], {handed[1]: path})
 
-    def _known(self, node: ast.AST, bound: Mapping[str, str]) -> str:
+    def _known(self, node: ast.AST, here: _Followed) -> str:
         """The expression of the target that computes a node of what is read alone; ``""`` for others."""
-        if path := self._path(node, bound):
+        if path := self._path(node, here):
             return path
         if isinstance(node, ast.Constant):
             return ast.unparse(node)
@@ -320,7 +314,7 @@ class _Reader:
             function = node.func
             name, _, method = ast.unparse(function).rpartition(".")
             if isinstance(function, ast.Attribute) and method in READING and not (node.args or node.keywords):
-                holder = self._known(function.value, bound)
+                holder = self._known(function.value, here)
                 return f"{holder}.{method}()" if holder and has_shape(self._value(holder)) else ""
             home = getattr(self.space.get(name), "__name__", "")
             builtin = not name and method in COMPUTING - self.space.keys()
@@ -336,7 +330,7 @@ class _Reader:
                 for each in (inside if isinstance(inside, list) else [inside])
                 if isinstance(each, ast.expr)
             ]
-            texts = [self._known(each, bound) for each in parts]
+            texts = [self._known(each, here) for each in parts]
             if not all(texts):
                 return ""
             known = [ast.parse(each, mode="eval").body for each in texts]
@@ -350,20 +344,14 @@ class _Reader:
         plain = all(isinstance(each, ast.Name) for each in names.elts)
         return plain and isinstance(value, (tuple, list)) and len(value) == len(names.elts)
 
-    def _given(
-        self,
-        around: ast.AST | None,
-        read: ast.AST,
-        parents: Mapping[ast.AST, ast.AST],
-        names: Mapping[str, Any],
-    ) -> tuple[Any, str] | None:
+    def _given(self, around: ast.AST | None, read: ast.AST, here: _Followed) -> tuple[Any, str] | None:
         """The user's function that is called with what is read, and its parameter, where that is known."""
         keyword = around.arg if isinstance(around, ast.keyword) else None
-        call = parents.get(around) if isinstance(around, ast.keyword) else around
+        call = here.parents.get(around) if isinstance(around, ast.keyword) else around
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name | ast.Attribute):
             return None
         try:
-            called = eval(ast.unparse(call.func), dict(names))
+            called = eval(ast.unparse(call.func), dict(here.names))
         except Exception:
             return None
         function = inspect.unwrap(called) if callable(called) else None
@@ -387,16 +375,7 @@ class _Reader:
             self.followed.add(key)
             self.follow(node, bound, {**function.__globals__, **enclosed(function)})
 
-    def _method(
-        self,
-        path: str,
-        value: Any,
-        method: types.MethodType,
-        node: Any,
-        parents: Mapping[ast.AST, ast.AST],
-        bound: Mapping[str, str],
-        names: Mapping[str, Any],
-    ) -> None:
+    def _method(self, path: str, value: Any, method: types.MethodType, node: Any, here: _Followed) -> None:
         """Go on in a method of an object that is read."""
         function = inspect.unwrap(method.__func__)
         if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
@@ -410,15 +389,13 @@ class _Reader:
         if _tree_of(function) is None or not function.__code__.co_argcount:
             self._whole(path, value)
             return
-        self._called(function, node, parents, bound, names, path)
+        self._called(function, node, here, path)
 
     def _called(
         self,
         function: types.FunctionType,
         node: ast.AST,
-        parents: Mapping[ast.AST, ast.AST],
-        bound: Mapping[str, str],
-        names: Mapping[str, Any],
+        here: _Followed,
         receiver: str = "",
         defaults: str = "",
     ) -> None:
@@ -430,14 +407,14 @@ class _Reader:
             given[parameter] = f"{defaults}.__defaults__[{at}]"
         if receiver:
             given[parameters[0]] = receiver
-        call = parents.get(node)
+        call = here.parents.get(node)
         if isinstance(call, ast.Call) and call.func is node:
             rest = parameters[bool(receiver) :]
             pairs = [*zip(rest, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
             for name, argument in pairs:
                 if name is not None:
                     given.pop(name, None)
-                    given |= {name: path} if (path := self._path(argument, bound)) else {}
+                    given |= {name: path} if (path := self._path(argument, here)) else {}
         self._function(function, given)
 
     def _is_around(self, path: str, value: types.FunctionType) -> bool:
@@ -463,19 +440,19 @@ class _Reader:
         )
         return plain or (is_users_object(value) and not isinstance(value, types.MethodType))
 
-    def _said(self, node: ast.AST, parents: Mapping[ast.AST, ast.AST], own: bool) -> bool:
+    def _said(self, node: ast.AST, here: _Followed) -> bool:
         """Whether what is read at a node is only told to a reader, or decides a branch that is watched."""
         inner: ast.AST = node
-        for around in _outward(node, parents):
+        for around in _outward(node, here.parents):
             if isinstance(around, ast.Raise | ast.Assert):
                 return True
             if isinstance(around, ast.Call) and inner is not around.func and _says(around):
                 return True
             if isinstance(around, ast.If | ast.IfExp | ast.While) and around.test is inner:
-                return (own and _is_watched(around, self.request.unreached)) or _only_says(around)
+                return (here.own and _is_watched(around, self.request.unreached)) or _only_says(around)
             if isinstance(around, ast.Match) and around.subject is inner:
-                return own and _is_watched(around, self.request.unreached)
-            if own and _is_unreached(around, self.request.unreached):
+                return here.own and _is_watched(around, self.request.unreached)
+            if here.own and _is_unreached(around, self.request.unreached):
                 return True
             inner = around
         return False
