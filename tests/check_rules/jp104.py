@@ -121,4 +121,40 @@ def mapped_with_partial(params, opt_state, batch):
     updates, opt_state = optimizer.update(grads, opt_state)
     return updates, opt_state
 """,
+    """\
+import functools
+
+import jax
+
+
+def average(tree):
+    return jax.lax.pmean(tree, "batch")
+
+
+def loss_fn(w, x):
+    return (w * x).sum()
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def by_a_helper(w, x):
+    grad = average(jax.grad(loss_fn)(w, x))
+    return w - 0.1 * grad
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def after_some_steps(w, xs):
+    def one(w, x):
+        grad = jax.grad(loss_fn)(w, x)
+        return w - 0.1 * grad, None
+
+    w, _ = jax.lax.scan(one, w, xs)
+    return average(w)
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0, None))
+def now_and_then(w, x, step):
+    grad = jax.grad(loss_fn)(w, x)
+    w = w - 0.1 * grad
+    return jax.lax.cond(step % 4 == 0, average, lambda w: w, w)
+""",
 )

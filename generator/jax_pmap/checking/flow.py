@@ -189,7 +189,7 @@ class Flow:
     def _gradient(
         self, function: GradientOf, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
     ) -> Value:
-        made = Gradient(node)
+        made = Gradient(node, 1 if function.with_value else 0 if function.has_aux else None)
         self.events.gradients.append(made)
         positions = function.argnums if function.argnums is not None else ()
         taken = [args[index] for index in positions if -len(args) <= index < len(args)]
@@ -201,7 +201,8 @@ class Flow:
         loss, aux = unpacked(result, 2) if function.has_aux else (result, UNKNOWN)
         if self._is_read(function.function):
             made.loss = loss if isinstance(loss, Array) else mixed((loss,))
-        leaf = Array(shares=mixed((result,)).shares, gradients=frozenset({made}), is_gradient=True)
+        made.shares = mixed((result,)).shares
+        leaf = Array(shares=made.shares, gradients=frozenset({made}), is_gradient=True)
         gradient: Value = Items((leaf,) * len(positions)) if function.is_tuple else leaf
         if function.with_value:
             return Items((Items((loss, aux)) if function.has_aux else loss, gradient))

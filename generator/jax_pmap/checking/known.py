@@ -138,7 +138,7 @@ def call(
     if name.rpartition(".")[2] in _SAME and name.startswith(("jax.", "numpy.")) and args:
         return _same(args[0])
     if name == "optax.apply_updates":
-        _update(args)
+        _update(args, node)
     if name.startswith(_PLAIN):
         _dropout(flow, args, keywords, node)
         return mixed((*args, *keywords.values()))
@@ -163,7 +163,7 @@ def method(
     if function.name in ("get", "values", "items", "copy"):
         return mixed((owner,))
     if function.name in ("apply_gradients", "update"):
-        _update(given)
+        _update(given, node)
         _dropout(flow, args, keywords, node)
         return replace(mixed((owner, *given)), is_gradient=False)
     if function.name == "replace" or function.name in _ARITHMETIC:
@@ -188,7 +188,7 @@ def operation(node: ast.BinOp, left: Value, right: Value) -> Value:
     a, b = _array(left), _array(right)
     if isinstance(node.op, ast.Sub):
         for gradient in b.gradients - a.gradients:
-            gradient.updates = True
+            gradient.updates.append(node)
     if isinstance(node.op, ast.Div):
         for gradient in a.gradients:
             gradient.divided = True
@@ -262,12 +262,12 @@ def _bounded(name: str, args: tuple[Value, ...]) -> Value:
     return found
 
 
-def _update(given: tuple[Value, ...]) -> None:
+def _update(given: tuple[Value, ...], node: ast.Call) -> None:
     for value in given:
         for array in leaves(value):
             if array.is_gradient:
                 for gradient in array.gradients:
-                    gradient.updates = True
+                    gradient.updates.append(node)
 
 
 def _gradient_of(

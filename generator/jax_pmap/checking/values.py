@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
+from jax_pmap.checking.module import Module
 from jax_pmap.syntax.scopes import Function
 
 _NONE: frozenset[str] = frozenset()
@@ -18,6 +19,10 @@ class Gradient:
 
     #: The call that takes it.
     call: ast.Call
+    #: Which element it is of the pair that the call returns; None where it is all of it.
+    index: int | None = None
+    #: Arguments, split over the devices, that its loss is computed from.
+    shares: frozenset[str] = _NONE
     #: Arguments of the mapped function, the same on all devices, that it is taken of as they are.
     of: frozenset[str] = _NONE
     #: The value of the loss; None where its function is not one of this module.
@@ -26,8 +31,8 @@ class Gradient:
     local: bool = False
     #: Names of the collectives that took it, or what was made of it.
     synced: set[str] = field(default_factory=set)
-    #: Whether it was used to change parameters.
-    updates: bool = False
+    #: Where it was used to change parameters: calls, and subtractions.
+    updates: list[ast.expr] = field(default_factory=list)
     #: Whether it was divided, perhaps by the number of devices.
     divided: bool = False
     #: Whether it went to a function that cannot be read.
@@ -215,6 +220,19 @@ class Evaluation(Protocol):
         self, function: Value, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
     ) -> Value:
         """The result of `function`, called at `node`."""
+
+
+def name_of(module: Module, made: Gradient) -> str | None:
+    """The name that a gradient is given where it is taken; None where it is given none."""
+    statement = module.parents.get(made.call)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    if made.index is not None:
+        if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            return None
+        target = target.elts[made.index]
+    return target.id if isinstance(target, ast.Name) else None
 
 
 def leaves(value: Value) -> Iterator[Array]:

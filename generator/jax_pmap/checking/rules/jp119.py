@@ -4,9 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.gradients import gradients
+from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
+from jax_pmap.checking.values import name_of
 from jax_pmap.syntax.scopes import names_in
 
 #: What keeps numbers within limits.
@@ -15,11 +16,13 @@ _CLIPS = frozenset({"jax.numpy.clip", "jax.numpy.minimum", "jax.lax.clamp", "jax
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Gradients that a clipping takes before the collective does."""
-    for function in {m.function.node: None for m in mappings.pmaps if m.function is not None}:
-        if isinstance(function, ast.Lambda):
+    for mapping in mappings.pmaps:
+        function = mapping.function.node if mapping.function is not None else None
+        if function is None or isinstance(function, ast.Lambda):
             continue
-        for made in gradients(module, mappings, function):
-            if not made.synced_by & REDUCTIONS:
+        for made in events(mappings, mapping).gradients:
+            name = name_of(module, made)
+            if name is None or not made.synced & REDUCTIONS:
                 continue
             clipped: ast.Call | None = None
             for statement in _after(function.body, made.call):
@@ -27,11 +30,11 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                     given = (
                         set().union(*(names_in(argument) for argument in call.args)) if call.args else set()
                     )
-                    if not given & made.names:
+                    if name not in given:
                         continue
                     if module.qualname(call.func) in REDUCTIONS:
-                        if clipped is not None and _keeps(module, clipped, made.names):
-                            yield _finding(module, clipped, sorted(made.names)[0])
+                        if clipped is not None and _keeps(module, clipped, name):
+                            yield _finding(module, clipped, name)
                         clipped = None
                         break
                     if _is_clip(module, call):
@@ -59,12 +62,12 @@ def _after(body: list[ast.stmt], call: ast.Call) -> list[ast.stmt]:
     return []
 
 
-def _keeps(module: Module, clipped: ast.Call, names: set[str]) -> bool:
+def _keeps(module: Module, clipped: ast.Call, name: str) -> bool:
     """Whether the clipped gradients take the place of the others."""
     statement = module.statement(clipped)
     if not isinstance(statement, ast.Assign):
         return False
-    return bool(set().union(*(names_in(target) for target in statement.targets)) & names)
+    return any(name in names_in(target) for target in statement.targets)
 
 
 def _is_clip(module: Module, call: ast.Call) -> bool:
