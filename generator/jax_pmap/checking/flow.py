@@ -97,9 +97,9 @@ class Flow:
                 made = made.function
             args = tuple(value for each in reversed(partials) for value in each.args)
             keywords = {name: value for each in reversed(partials) for name, value in each.keywords.items()}
-            self.enter(inner, args, {**keywords, **arguments})
+            self.events.result = self.enter(inner, args, {**keywords, **arguments})
         else:
-            self.enter(function, (), {**arguments})
+            self.events.result = self.enter(function, (), {**arguments})
 
     # --- functions ------------------------------------------------------------------------
 

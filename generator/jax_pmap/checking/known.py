@@ -83,6 +83,11 @@ _COUNTS = (
     "jax.local_devices",
     "jax.lax.axis_size",
 )
+#: Functions of the shapes and dtypes that they are given.
+_OF_SHAPES = (
+    "builtins.len",
+    *(f"jax.numpy.{n}" for n in ("zeros_like", "ones_like", "shape", "ndim", "size")),
+)
 
 
 def named(value: Value, name: str) -> Value:
@@ -126,7 +131,7 @@ def call(
         return _total(args[0], where) if axis == Constant(None) else mixed(args)
     if name in ("jax.numpy.maximum", "jax.numpy.clip", "jax.numpy.where", "jax.lax.select") and args:
         return _bounded(name, args)
-    if name in _COUNTS or name == "builtins.len":
+    if name in _COUNTS or name in _OF_SHAPES:
         array = mixed(args)
         return Array(shapes=array.shares | array.shapes, counted=array.counted or name in _COUNTS)
     if name in _WHOLE and args and isinstance(args[0], Array):

@@ -207,6 +207,8 @@ class Events:
     gradients: list[Gradient] = field(default_factory=list)
     reductions: list[Reduction] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
+    #: What it returns.
+    result: Value = UNKNOWN
 
 
 class Evaluation(Protocol):
