@@ -40,7 +40,7 @@ def tool_digest() -> str:
     marks = [VERSION]
     for top, _, files in os.walk(folder):
         for name in sorted(files):
-            if name.endswith((".py", ".jinja", ".toml")):
+            if name.endswith((".py", ".jinja", ".toml", ".json")):
                 status = (Path(top) / name).stat()
                 marks.append(f"{top}/{name} {status.st_mtime_ns} {status.st_size}")
     return digest(*sorted(marks))
