@@ -779,3 +779,28 @@ def test_one_number_is_not_one_for_each_row_where_a_device_has_one(shared: Proje
         [sys.executable, "-c", FOR_EACH_ROW], env=simulated(4), capture_output=True, text=True
     )
     assert "ValueError: error: `gamma.ndim` must be 0" in ran.stderr
+
+
+IMAGES = """\
+def unless_square(x):
+    return x - x.mean(2 * int(x.shape[1] == x.shape[2]), keepdims=True)
+
+
+def unless_one_side(x):
+    return x - x.mean(2 * int((x.shape[1] == 16) == (x.shape[2] == 16)), keepdims=True)
+
+
+def of_any(x):
+    return x - x.mean(2, keepdims=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "held"), [("unless_square", True), ("unless_one_side", True), ("of_any", False)]
+)
+def test_images_whose_sides_decide_are_held_to_the_proof(shared: Project, name: str, held: bool) -> None:
+    shared.write("images.py", IMAGES)
+    made = shared.run("gen", f"images.py::{name}", "--arg", "x=f32[24,16,16]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    for axis in (1, 2):
+        assert (f"the code checks that axis {axis} of `x` is as long as it is here" in made.words) is held

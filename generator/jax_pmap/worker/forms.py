@@ -87,6 +87,8 @@ class Other:
     axes: "LeafAxes | None" = None
     #: Whether devices have parts of what is of another size.
     in_parts: bool = False
+    #: Whether the ways behind it are for where it is not shown equal by the same operations.
+    covers: bool = False
     #: Of another number of columns: the given one, this one, and inputs with a third one.
     columns: tuple[int, int] = (0, 0)
     third: "tuple[int, tuple[Any, ...]]" = (0, ())
@@ -189,26 +191,29 @@ class _Forms:
             ways = [own, [*own, *rest]] if rest and of is of_batch else [own]
             # Heads and halves take no odd number.
             wide = [(way, columns) for columns in (self._unused(size), 2 * size) for way in ways]
-            yield tuple(self._wider(way, columns, own) for way, columns in wide)
-            for each in own if of is of_batch and 1 < len(own) <= MOST_APART else ():
-                yield (self._wider([each], self._unused(size), [each]),)
-            for columns in self._named(ways, asked, size) if whole else ():
+            apart = own if of is of_batch and 1 < len(own) <= MOST_APART else []
+            answers = (asked(self._wide(way, rows())) for way in ways)
+            found = next((each for each in answers if each is not None), None) if whole else ()
+            # Of code that asks for a size, two of that size may be another function than each of them.
+            first = [self._apart(apart)] if apart and found is not None and not found else []
+            yield (*first, *(self._wider(way, columns, own) for way, columns in wide))
+            for each in apart:
+                yield (*first, self._wider([each], self._unused(size), [each]))
+            for columns in self._named(ways, found, size) if whole else ():
                 if columns != size:
                     yield tuple(self._wider(way, columns, own) for way in ways)
 
     def _named(
         self,
         ways: Sequence[Sequence[tuple[int, int]]],
-        asked: "Callable[[Sequence[Any]], Collection[int] | None]",
+        found: Collection[int] | None,
         size: int,
     ) -> list[int]:
-        """Numbers of columns that the function may hold theirs against, and one beyond all of these.
+        """Numbers of columns that the function was `found` to hold theirs against, and one beyond all these.
 
         Where devices have parts of them, also doubles and halves of their `size`, unless the function asks
         for no number: a part is on one side of any limit there, and the whole on the other.
         """
-        answers = (asked(self._wide(way, rows())) for way in ways)
-        found = next((each for each in answers if each is not None), None)
         numbers = [number for number in found or () if 0 < number <= WIDEST][:MOST_NAMED]
         doubles = [size << times for times in range(1, WIDEST.bit_length()) if size << times <= WIDEST]
         halves = [size >> times for times in range(1, size.bit_length()) if size % (1 << times) == 0]
@@ -228,6 +233,15 @@ class _Forms:
             columns=(size, columns),
             third=(third, tuple(self._wide(at, third))),
         )
+
+    def _apart(self, at: Sequence[tuple[int, int]]) -> Other:
+        """Several dimensions of one size, each of another: nothing is hidden by two of them that agree."""
+        made, columns = list(self.leaves), self.shapes[at[0][0]][at[0][1]]
+        for index, axis in at:
+            columns = self._unused(columns)
+            shape = (*made[index].shape[:axis], columns, *made[index].shape[axis + 1 :])
+            made[index] = made[index].update(shape=shape)
+        return replace(self._other(made, at[0][0], ()), covers=True)
 
     def _wide(self, at: Sequence[tuple[int, int]], columns: Any) -> list[Any]:
         made = list(self.leaves)

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import arguments, meshes, protocol, prove, telling
 from .arguments import Packed, Values
@@ -481,17 +482,25 @@ def _other_forms(
     The `reference` is traced for the given one, of a batch of so many rows: on a device a multiple of
     `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
-    given: Program | None = None
+    known: list[Program] = []
+    covering: dict[int, bool] = {}
     fixed: set[FixedForm] = set()
     for ways in inputs:
         for way in ways:
             if way.in_parts and fixed.issuperset(way.given):
                 break
-            given = given or program_of(reference.jaxpr, size)
+            known = known or [program_of(reference.jaxpr, size)]
             if way.settles:
                 yield way, Derivation(0, (Ending(0, f"with {way.said} it may be another function"),))
                 break
-            found = _of_form(question, parallel, reference, given, way, size, chosen[:2], mesh)
+            if way.covers:
+                if id(way) not in covering:
+                    found = _of_form(question, parallel, reference, known, way, size, chosen[:2], mesh)
+                    covering[id(way)] = found is not None and found[0].complete
+                if covering[id(way)]:
+                    break
+                continue
+            found = _of_form(question, parallel, reference, known, way, size, chosen[:2], mesh)
             if found is None and way.decides:
                 found = Derivation(0, (Ending(0, "the original is not traced"),)), size
             if found is None:
@@ -510,7 +519,7 @@ def _of_form(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
     reference: Traced,
-    given: Program,
+    known: list[Program],
     way: Other,
     size: int,
     chosen: Sequence[int],
@@ -518,7 +527,8 @@ def _of_form(
 ) -> "tuple[Derivation, int] | None":
     """What deriving shows for inputs of another form, and for how many rows; None where these are not taken.
 
-    `given` is the program of the `reference` for the given form, of a batch of `size`.
+    `known` are programs of the `reference` for forms for which it is shown equal, the given one first, of a
+    batch of `size`; one that is found is added.
     Shares of few rows may not suit another width: where they do not, they have as many as surely do.
     """
     axes = way.packed.axes(way.axes or question.axes)
@@ -527,15 +537,21 @@ def _of_form(
         traced = _reference(question, way.packed, leaves)
         if traced is None:
             return None
-        if rows == size and _same_but_for_sizes(given, program := program_of(traced.jaxpr, size)):
+        program = program_of(traced.jaxpr, size)
+        if way.covers and program.operations != known[0].operations:
+            return None
+        if rows == size and way.in_parts:
             # Of an array in parts devices see another size than the original, which may decide a number.
-            told = not way.in_parts or _as_columns_grow(question, way, given, program)
-            if told:
+            if _covers(known[0], program) and _as_columns_grow(question, way, known[0], program):
                 return Derivation(0, ()), rows
+        elif rows == size and any(_covers(each, program) for each in known):
+            return Derivation(0, ()), rows
         if rows == size and way.bits and only_wraps_elsewhere(reference.jaxpr, traced.jaxpr, way.bits):
             return Derivation(0, ()), rows
         try:
-            return _compared(traced, parallel, way.packed, leaves, chosen, mesh), rows
+            found = _compared(traced, parallel, way.packed, leaves, chosen, mesh)
+            known += [program] if found.complete and rows == size else []
+            return found, rows
         except _OtherForm as problem:
             return Derivation(0, (Ending(0, str(problem)),)), rows
         except _Untraced:
@@ -593,9 +609,15 @@ def _as_columns_grow(question: Question, way: Other, given: Program, program: Pr
     return alike(few, more, many)
 
 
-def _same_but_for_sizes(one: Program, other: Program) -> bool:
-    """Whether programs have the same operations, and in both the same sizes are equal."""
-    return one.operations == other.operations and coincidences(one) == coincidences(other)
+def _covers(one: Program, other: Program) -> bool:
+    """Whether programs have the same operations, and sizes that are equal in `one` are in the `other`.
+
+    What is shown of the first holds for any sizes of which these are equal, also where others happen to be.
+    """
+    if one.operations != other.operations or one.numbers.shape != other.numbers.shape:
+        return False
+    numbers = np.array([0, 1, *other.numbers])
+    return bool(np.array_equal(numbers, numbers[coincidences(one)], equal_nan=True))
 
 
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
