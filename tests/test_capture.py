@@ -328,6 +328,58 @@ def test_a_method_that_changes_its_object(train):
     )
 
 
+CHANGING = """
+import numpy as np
+
+
+class Meter:
+    def __init__(self):
+        self.last, self.seen = None, 0
+
+    def _keep(self, x):
+        self.last = x
+
+    def _count(self):
+        self.seen += 1
+
+    def kept(self, x):
+        self._keep(x)
+        return x.mean()
+
+    def counted(self, x):
+        self._count()
+        return x.mean()
+
+
+def noted(meter, x):
+    meter.last = x
+    return x.mean()
+
+
+def inputs():
+    return Meter(), np.arange(72.0, dtype="f").reshape(24, 3)
+
+
+if __name__ == "__main__":
+    meter, x = inputs()
+    noted(meter, x), meter.kept(x), meter.counted(x)
+"""
+
+
+@pytest.mark.parametrize("given", [("--inputs", "meters.py::inputs"), ("--run", "python meters.py")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Meter.kept", "each call of `kept` changes `self.last`"),
+        ("Meter.counted", "each call of `counted` changes `self.seen`"),
+        ("noted", "changes `meter.last`"),
+    ],
+)
+def test_a_function_that_changes_an_object_it_is_given(project, given, name, says):
+    project.write("meters.py", CHANGING)
+    project.refused("JP049", "gen", f"meters.py::{name}", *given, says=(says,), exit_code=1)
+
+
 def test_a_program_without_end(train):
     train.write("forever.py", "import train\nwhile True:\n    pass\n")
     words = ("plan", "train.py::never", "--run", "python forever.py", "--timeout", "6")

@@ -170,9 +170,11 @@ def inputs():
 """
 
 
-def test_a_method_becomes_a_function_of_its_object(project):
+@pytest.mark.parametrize("given", [("--inputs", "agents.py::inputs"), ("--run", "python program.py")])
+def test_a_method_becomes_a_function_of_its_object(project, given):
     project.write("agents.py", METHODS)
-    made = project.run("gen", "agents.py::Agent.update", "--inputs", "agents.py::inputs", "-o", "out.py")
+    project.write("program.py", "from agents import inputs\n\nagent, x = inputs()\nagent.update(x)\n")
+    made = project.run("gen", "agents.py::Agent.update", *given, "-o", "out.py")
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs" in made.words
     project.write(

@@ -172,10 +172,13 @@ def check_reachable(target: Target) -> None:
     """
     facts = target.facts
     if facts.receiver or (facts.closure_names and not is_at_hand(target)):
+        binding, source = target.source.binding, target.source
+        by_object = binding is not None and binding.of_object
         raise refused(
             "JP050",
-            f"`{target.source.qualname}` {running_values(facts)}, and no other file can import it",
-            "Have it changed where it stands: --in-place (or --in-place --diff for the patch)",
+            f"`{source.qualname}` {running_values(facts)}, and no other file can import it",
+            "Have it changed where it stands: --in-place (or --in-place --diff for the patch)"
+            + (f". For a file of its own, name {source.shown_path}::{source.qualname}" if by_object else ""),
             facts.span,
         )
     if (error := made_by_a_program(target)) is not None:

@@ -88,7 +88,7 @@ def _check_written(target: Target, loaded: Loaded) -> None:
     """Refuse changes that the source shows, of dicts, lists and what is outside the function."""
     if is_compiled(target):
         return
-    _check_outside(target)
+    _check_outside(target, loaded)
     containers = {
         a["name"]
         for a in loaded.described
@@ -126,10 +126,12 @@ def _check_written(target: Target, loaded: Loaded) -> None:
             )
 
 
-def _check_outside(target: Target) -> None:
-    """Refuse to change what the function has from outside: its object, enclosing variables, globals."""
+def _check_outside(target: Target, loaded: Loaded) -> None:
+    """Refuse to change what the function has from outside: objects, enclosing variables, globals."""
     facts = target.facts
     outside = {facts.receiver, *facts.closure_names, *facts.module_names} - {""}
+    # What jax takes for one leaf, and is no array: a method's object, where it is an argument.
+    outside |= {a["name"] for a in loaded.described if isinstance(a["tree"], int) and a["kept"]}
     for node in ast.walk(target.parsed.definition):
         place: ast.expr | None = None
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):

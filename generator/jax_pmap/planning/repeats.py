@@ -13,7 +13,7 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
 #: Refusals that may come of comparing a function with another run of itself.
-BY_COMPARING = COUPLED | {"JP040", "JP045", "JP055", "JP062"}
+BY_COMPARING = COUPLED | {"JP040", "JP045", "JP053", "JP055", "JP062"}
 #: What tells of the devices there are.
 DEVICES = ("jax.device_count", "jax.local_device_count", "jax.devices", "jax.local_devices")
 #: What changes by itself, by the first parts of its qualified name.
@@ -30,9 +30,10 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
         return refusal
     try:
         found = session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice")
+        if found == "same":
+            changed = session.ask(protocol.FindChanged(tuple(statics)), "tracing the function twice")
+            return _changes_object(target, changed) if changed else refusal
     except (Problem, RefusalError):
-        return refusal
-    if found == "same":
         return refusal
     if found == "mapped":
         return Refusal(
@@ -67,6 +68,16 @@ def _counts_devices(target: Target) -> Refusal:
         "Pass what depends on it as an argument (a learning rate), or leave it out: the emitted code divides "
         "the work and combines the results by itself",
         span,
+    )
+
+
+def _changes_object(target: Target, changed: str) -> Refusal:
+    """That each call changes an object that the function is given."""
+    return Refusal(
+        "JP049",
+        f"each call of `{target.facts.name}` changes `{changed}`; compiled, it does so once, while traced",
+        "Return the new value, and have the caller keep it",
+        target.facts.span,
     )
 
 

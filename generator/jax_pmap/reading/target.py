@@ -120,14 +120,14 @@ def read_target(
 def takes_object(parsed: ParsedSource, request: Request) -> bool:
     """Whether a method becomes a function that its object is the first argument of.
 
-    ``Agent.update(agent, batch)`` is a call that any file can make, where the arguments are not those of a
-    running program. In the text of the class alone `super()` finds its bases, and ``self.__name`` its own.
+    ``Agent.update(agent, batch)`` is a call that any file can make. In the text of the class alone `super()`
+    finds its bases, and ``self.__name`` its own.
     """
     node, method = parsed.definition, receiver_of(parsed) and len(parsed.enclosing) == 1
     binding = parsed.source.binding
     if not method or is_private(node) or (binding is not None and binding.of_object):
         return False
-    if request.in_place or request.inputs is None or request.run is not None:
+    if request.in_place or (request.inputs is None and request.run is None):
         return False
     return all(getattr(each, "id", "") != "classmethod" for each in node.decorator_list)
 

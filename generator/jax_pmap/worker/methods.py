@@ -81,7 +81,7 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
-from .type_tests import is_users
+from .type_tests import is_users, is_users_object
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
 
@@ -275,6 +275,22 @@ def repeats(request: protocol.Repeats) -> protocol.Repeated:
     if same_meaning(one, traced(), names):
         return "devices"
     return "mapped" if is_mapped(one) else "other"
+
+
+def find_changed(request: protocol.FindChanged) -> str:
+    """What each call of the reference changes of the objects among its arguments."""
+    target = current()
+    packed = Packed(target.values({}), request.statics)
+    leaves = abstract_leaves(packed, {})
+
+    def traced() -> None:
+        with prove.x64(target.x64):
+            Traced.of(target.reference, packed, leaves)
+
+    for name, value in target.data[0].items():
+        if is_users_object(value) and (left := left_by_calls(value, traced)):
+            return f"{name}.{left}"
+    return ""
 
 
 def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:
@@ -906,6 +922,7 @@ HANDLERS: Handlers = {
     protocol.Trace: trace,
     protocol.Precision: precision,
     protocol.Repeats: repeats,
+    protocol.FindChanged: find_changed,
     protocol.RunsInMap: runs_in_map,
     protocol.Synchronise: synchronise,
     protocol.FindReductions: find_reductions,

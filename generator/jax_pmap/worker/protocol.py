@@ -748,6 +748,13 @@ class Repeats(Request[Repeated]):
 
 
 @dataclass(frozen=True, slots=True)
+class FindChanged(Request[str]):
+    """What each call of the reference changes of the objects it is given: ``"trainer.seen"``, or ``""``."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunsInMap(Request[Raised | None]):
     """What the reference raises inside a map over devices that are all given the same."""
 

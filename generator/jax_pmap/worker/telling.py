@@ -212,7 +212,8 @@ def of_number(value: Any) -> Sequence[int]:
     """A whole number, the lengths of an array, or nothing."""
     if type(value) is int:
         return (value,)
-    return value.shape if isinstance(value, (np.ndarray, jax.Array)) else ()
+    shape = value.shape if isinstance(value, (np.ndarray, jax.Array)) else ()
+    return [size for size in shape if type(size) is int]  # What a trace left behind has no numbers.
 
 
 def names_in(sources: Iterable[Any]) -> set[str]:
