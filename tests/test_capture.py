@@ -587,7 +587,9 @@ def test_a_file_has_the_name_that_the_program_imports_it_by(project):
         made = project.run("gen", "loops/steps.py::step", *words)
         assert made.exit_code == 0, made.stderr
         assert "from loops.steps import Batch, State" in made.stdout
-    # Of two names, the one that follows from the file's own folder.
+    # Of two names, the one that follows from the file's own folder; those of tests do not count.
+    project.write("tests/test_steps.py", "from steps import step\n")
+    assert "from loops.steps import" in project.run("gen", "loops/steps.py::step", *words).stdout
     project.write("loops/other.py", "from steps import step\n")
     made = project.run("gen", "loops/steps.py::step", *words)
     assert "from steps import Batch, State" in made.stdout, made.stderr

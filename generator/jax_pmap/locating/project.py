@@ -164,11 +164,18 @@ class Project:
     def name_elsewhere(self, source: Source) -> tuple[str, Path] | None:
         """What all other files import the file of a source as, if one thing, and the folder this starts from.
 
-        Nothing but that tells whether a folder without ``__init__.py`` is a package.
+        Nothing but that tells whether a folder without ``__init__.py`` is a package. Tests find what they need
+        in ways of their own.
         """
         if "." in source.module or source.root in self.source_roots():
             return None
-        others = (each for each in self.python_files() if each.suffix == ".py" and each != source.path)
+        others = (
+            each
+            for each in self.python_files()
+            if each.suffix == ".py"
+            and each != source.path
+            and not each.name.startswith(("test_", "conftest."))
+        )
         found = {imported_as(source.path, each, self.source_roots()) for each in others} - {None}
         return found.pop() if len(found) == 1 else None
 
