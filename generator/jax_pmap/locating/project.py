@@ -164,7 +164,7 @@ class Project:
     def name_elsewhere(self, source: Source) -> tuple[str, Path] | None:
         """What all other files import the file of a source as, if one thing, and the folder this starts from.
 
-        Nothing but that tells whether a folder without ``__init__.py`` is a package. Tests find what they need
+        Nothing but that tells whether a folder without ``__init__.py`` is a package. Tests find their modules
         in ways of their own.
         """
         if "." in source.module or source.root in self.source_roots():
