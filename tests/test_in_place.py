@@ -893,3 +893,45 @@ def test_a_method_of_a_class_that_the_inputs_import_by_another_name(project, pac
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs" in made.words
     assert "self.p__update(self, batch)" in made.stdout
+
+
+DATACLASS = """\
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass
+class Trainer:
+    rate: float = 0.1
+
+    def __post_init__(self):
+        self.step = jax.jit(self._step)
+
+    def _step(self, w, x):
+        loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w - 1.0) ** 2))(w)
+        return w - self.rate * grads, loss
+
+
+if __name__ == "__main__":
+    trainer, w = Trainer(), jnp.ones(3)
+    for seed in range(3):
+        w, loss = trainer.step(w, jax.random.normal(jax.random.key(seed), (24, 3)))
+    print(*w, loss)
+"""
+
+
+def test_a_method_of_an_object_that_cannot_be_hashed(project):
+    path = project.write("trainer.py", DATACLASS)
+
+    def run():
+        words = [sys.executable, str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, env=simulated(8), check=True)
+        return [float(each) for each in done.stdout.split()]
+
+    before = run()
+    made = project.run("gen", "trainer.py::Trainer.step", "--run", "python trainer.py", "--in-place")
+    assert made.exit_code == 0, made.stderr
+    assert run() == pytest.approx(before, rel=1e-5)
+    assert project.run("check", "trainer.py").exit_code == 0

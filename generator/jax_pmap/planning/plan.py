@@ -145,8 +145,7 @@ def plan_arguments(
                 static=static,
                 # With another array in it, an object is the same static argument to compiled code.
                 wrapped=static
-                and name != facts.receiver
-                and (name in roles.wrapped or same.get(name, UNTOLD).arrays),
+                and (name in roles.wrapped or (name != facts.receiver and same.get(name, UNTOLD).arrays)),
                 partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),
