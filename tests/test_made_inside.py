@@ -106,6 +106,29 @@ CODE = '''
         return jax.grad(loss)(params)
 
 
+    def windows_of(series, key):
+        starts = jax.random.randint(key, (BATCH, 1), 0, len(series) - 16)
+        return jax.vmap(lambda start: jax.lax.dynamic_slice(series, start, (16,)))(starts)
+
+
+    def attending(p, h):
+        other = jnp.tanh(h)
+        seen = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", h, other))
+        return jnp.mean(jnp.sin(jnp.einsum("bqk,bkd->bqd", seen, other) @ p["b"]))
+
+
+    def attended(params, series, key):
+        """Positions begin where rows do, have more of the numbers, and see each other."""
+        x = windows_of(series, key)
+        return jax.grad(lambda p: attending(p, p["a"][x]))(params)
+
+
+    def attended_in_order(params, series, key):
+        """Rows see those before them, too."""
+        x = windows_of(series, key)
+        return jax.grad(lambda p: attending(p, jnp.cumsum(jnp.tanh(p["a"][x]), axis=0)))(params)
+
+
     def adapted(params, data, key):
         """The data set has rows that devices share evenly, and another name where they are drawn."""
         rows = jax.random.randint(key, (BATCH,), 0, len(data["x"]))
@@ -132,6 +155,8 @@ CODE = '''
     def for_one_key(): return p_net(6, 32, 1), jax.random.key(1)
     def for_two_sizes(): return p_net(3, 16, 1), jax.random.key(1)
     def for_clamped(): return np.full(5, 0.3, "f4"), np.linspace(-1, 1, 500).reshape(100, 5), np.int32(4)
+    def for_attended(): return p_net(200, 16, 1), np.arange(500) % 200, jax.random.key(4)
+    def for_attended_in_order(): return for_attended()
     def for_windows(): return p_net(200, 16, 1), np.arange(2000) % 200, jax.random.key(4)
     def for_shaken(): return np.linspace(-1, 1, 5, dtype="float32"), jax.random.key(2)
 
@@ -244,6 +269,20 @@ def test_rows_are_divided_before_the_positions_in_each(made: Project) -> None:
     found = plan(made, "windows")
     assert found["made"] == 24
     assert "jax.random.randint(starts_key, (BATCH,), 0, len(series) - 17)" in divided(found)
+
+
+def test_rows_are_divided_rather_than_positions_that_see_each_other(made: Project) -> None:
+    found = plan(made, "attended")
+    assert found["made"] == 24
+    assert divided(found) == {"windows_of(series, key)"}
+    assert not any(sync["op"] == "all_gather" for sync in found["syncs"])
+
+
+def test_why_positions_are_divided_and_no_rows_is_said(made: Project) -> None:
+    found = plan(made, "attended_in_order")
+    assert found["made"] == 16
+    (note,) = (each for each in found["notes"] if "along axis 1" in each)
+    assert "JP055" in note and "98% of the work" in note
 
 
 def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:

@@ -73,10 +73,18 @@ class Found:
         return math.inf if isinstance(self.outcome, Refusal) else self.outcome.observation.work
 
     @property
+    def gathers(self) -> bool:
+        """Whether rows are sent to each other."""
+        return isinstance(self.outcome, Confirmed) and is_gathered(self.outcome.observation)
+
+    @property
     def cost(self) -> float:
         """That part, and what sending rows to each other counts for."""
-        gathers = isinstance(self.outcome, Confirmed) and is_gathered(self.outcome.observation)
-        return self.share + (SENDING if gathers else 0.0)
+        return self.share + (SENDING if self.gathers else 0.0)
+
+    def begins_with(self, syncs: Sequence[Sync]) -> bool:
+        """Whether what others divide is divided here, along whatever axis."""
+        return {sync.span for sync in self.roles.made} == {sync.span for sync in syncs}
 
 
 def begins_inside(body: Body, observation: Observation) -> bool:
@@ -165,10 +173,15 @@ class Inside:
 
         groups = sorted(groups, key=order)[:TRIED]
         for i, group in enumerate(groups):
-            if any(found.share <= HALF for found in tried):
-                break
-            tried.append(self._alone_or_with(group, groups[i + 1 :]))
-        return min(tried, key=lambda found: found.cost, default=None)
+            # Rows and their positions begin in one place, and positions that are divided see each other.
+            if all(each.gathers and each.begins_with(group.syncs) for each in tried if each.share <= HALF):
+                tried.append(self._alone_or_with(group, groups[i + 1 :]))
+        best = min(tried, key=lambda found: found.cost, default=None)
+        if best is None or not best.gathers:
+            return best
+        along = [each.outcome for each in tried if each.begins_with(best.roles.made)]
+        refused = next((each for each in along if isinstance(each, Refusal)), None)
+        return dataclasses.replace(best, roles=dataclasses.replace(best.roles, passed_over=refused))
 
     def _alone_or_with(self, first: Group, others: Sequence[Group]) -> Found:
         """The division of one group, and with it of others where that leaves less work to each device.

@@ -8,7 +8,7 @@ from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Leaf, Request, Role, moded
 from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
-from jax_pmap.planning.roles import LARGEST_COUNT
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.reading.target import Target
 
 
@@ -22,7 +22,7 @@ def plan_notes(
     donated: Sequence[str],
     layers: Sequence[str],
     switches: Sequence[str],
-    made: int,
+    roles: Roles,
     minibatches: int,
 ) -> Iterator[str]:
     """The notes of a plan, in the order in which they are shown."""
@@ -39,10 +39,17 @@ def plan_notes(
             "of the devices take mean, variance and codebooks over all of them: those of the whole batch"
         )
     yield from _mode_notes(moded(arguments, switches), request.backend)
-    if made:
+    if roles.rows:
         yield (
-            f"what the function makes itself is divided where it is made, {made} rows or a multiple of them: "
-            "numbers of devices that do not divide them are refused"
+            f"what the function makes itself is divided where it is made, {roles.rows} rows or a multiple of "
+            "them: numbers of devices that do not divide them are refused"
+        )
+    if (refusal := roles.passed_over) is not None:
+        # What is in a row, its positions, is divided with more to send than rows are.
+        yield (
+            f"`{roles.made[0].value}` is divided along axis {roles.made[0].axis}, and devices send each "
+            f"other what they have, since along another one {refusal.reason} ({refusal.code}). "
+            f"{refusal.hint}"
         )
     if minibatches > 1:
         yield (

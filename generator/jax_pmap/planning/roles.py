@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.model import Request, Sync, refused
+from jax_pmap.model import Refusal, Request, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
@@ -64,6 +64,8 @@ class Roles:
     #: Values that are divided where the function makes them, and the largest number that divides their rows.
     made: tuple[Sync, ...] = ()
     rows: int = 0
+    #: Why these are not divided along another axis, with which less would be sent.
+    passed_over: Refusal | None = None
     #: Of how many groups of consecutive rows each device has its part; 1 where it has rows in one piece.
     minibatches: int = 1
     #: Whether the function fails with fewer rows: its code may say their number.

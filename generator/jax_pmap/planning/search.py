@@ -773,7 +773,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
                 donated,
                 case.layers,
                 case.switches,
-                roles.rows,
+                roles,
                 found.minibatches,
             )
         ),
