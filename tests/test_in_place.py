@@ -764,6 +764,42 @@ def test_an_object_of_many_parts_is_told_without_the_numbers_that_a_step_changes
     assert "if contents(self.net, scales=False)[0] != " in made.stdout
 
 
+PARAMETERS = """
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Model(struct.PyTreeNode):
+    layers: dict
+    kinds: list = struct.field(pytree_node=False)
+
+    def step(self, x):
+        def loss(layers):
+            for layer, kind in zip(layers.values(), self.kinds):
+                h = jnp.tanh(x @ layer["w"]) if kind == "tanh" else x @ layer["w"]
+            return jnp.mean(h**2)
+
+        value, grads = jax.value_and_grad(loss)(self.layers)
+        norms = [jnp.linalg.norm(each) for each in jax.tree.leaves(grads)]
+        return self.replace(layers=jax.tree.map(lambda w, g: w - 0.1 * g, self.layers, grads)), sum(norms)
+
+
+def inputs():
+    layers = {f"layer{i}": {"w": jnp.full((3, 2), 0.1 * i + 0.1), "b": [jnp.ones(2)]} for i in range(2)}
+    return Model(layers, ["tanh", "plain"]), jax.random.normal(jax.random.key(0), (24, 3))
+"""
+
+
+def test_parameters_that_a_method_hands_on_are_not_counted(shared):
+    """They are arguments of the mapped function; what is no leaf of the object is told from others."""
+    shared.write("model.py", PARAMETERS)
+    made = shared.run("gen", "model.py::Model.step", "--inputs", "model.py::inputs", "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    assert "len(self.layers" not in made.stdout
+    assert "if self.kinds != [" in made.stdout
+
+
 def test_a_function_that_nothing_tells_from_others_is_refused(shared):
     shared.write("holds.py", HOLDS)
     words = ("holds.py::Fit.untold", "--run", "python holds.py", "--in-place", "--diff", "--no-run")

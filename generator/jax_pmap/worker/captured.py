@@ -272,9 +272,7 @@ class _Reader:
         ``int(self.share)`` and ``self.basis.shape[0] // 2`` may choose, where the numbers themselves only
         scale. The leaves of an object that is a tree are arguments of the mapped function, and held as such.
         """
-        root = re.split(r"\W", path, maxsplit=1)[0]
-        inside = [] if root != self.request.receiver else jax.tree_util.tree_leaves(self.space[root])
-        if any(each is value for each in inside):
+        if self._is_leaf(path, value):
             return
         whole, text = read, path
         found = value
@@ -469,7 +467,24 @@ class _Reader:
                 )
                 return
         for each, constant in found:
-            self._constant(each, constant)
+            if not self._counts_leaves(each):
+                self._constant(each, constant)
+
+    def _is_leaf(self, path: str, value: Any) -> bool:
+        """Whether a value is a leaf of the object of the method, where that is a tree."""
+        root = re.split(r"\W", path, maxsplit=1)[0]
+        inside = [] if root != self.request.receiver else jax.tree_util.tree_leaves(self.space[root])
+        return any(each is value for each in inside)
+
+    def _counts_leaves(self, path: str) -> bool:
+        """Whether it counts the parts of what holds leaves of that object alone, such as its parameters.
+
+        They are arguments of the mapped function, and may be as many as in those of any other.
+        """
+        match = re.fullmatch(r"len\((.+)\)", path)
+        inside = jax.tree_util.tree_leaves(self._value(match[1])) if match else [None]
+        leaves = (has_shape(each) and self._is_leaf(match[1], each) for each in inside)  # type: ignore[index]
+        return bool(inside) and all(leaves)
 
     def _rank(self, path: str, value: Any) -> None:
         """Hold an array to its number of axes.
