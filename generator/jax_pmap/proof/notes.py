@@ -72,8 +72,8 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
         if global_view and row.rounds:
             yield (
                 f"the compiler puts {row.rounds} {row.kind} into each round of a loop that ends by its "
-                "values, so all devices wait for the slowest in each; in code for --backend shard_map each "
-                "goes on by itself, where its rows do not touch others"
+                "values, so all devices wait for the slowest in each; in code for --backend shard_map, where "
+                "it runs in that, each goes on by itself if its rows do not touch others"
             )
         elif not global_view and row.kind not in expected:
             yield f"the compiled code has {row.count} {row.kind} ({size}) that the plan has not"
