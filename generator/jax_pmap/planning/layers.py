@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.emit.render import over_devices_source
-from jax_pmap.model import Refusal, Request, Span
+from jax_pmap.model import Backend, Refusal, Request, Span, refused
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import INSTALLED, shown_file
@@ -66,10 +66,27 @@ def axes_of_maps(rows: Sequence[Layer]) -> set[str]:
 
 
 def with_free_axis(target: Target, request: Request, rows: Sequence[Layer]) -> Target:
-    """The target, mapped over an axis of another name where a map inside it binds one of that name."""
+    """The target, mapped over an axis of another name where a map inside it binds one of that name.
+
+    Raises:
+        RefusalError: JP048 where the name was asked for: layers in the map would see its axis alone.
+    """
     inner = axes_of_maps(rows)
-    if target.axis_name not in inner or request.axis_name is not None or target.own_axis:
+    if target.axis_name not in inner or target.own_axis:
         return target
+    if request.axis_name is not None:
+        if request.backend is Backend.JIT:
+            return target  # No function there is mapped over it.
+        row = next(row for row in rows if row.mapped and target.axis_name in row.axes)
+        place = called_at(row.frames, request.directory)
+        raise refused(
+            "JP048",
+            f"{row.layer}{f' ({place})' if place else ''} takes its statistics over the axis "
+            f'"{target.axis_name}" of a map inside `{target.facts.name}`, and the axis of the devices was '
+            "given that name too: the layer sees the inner one alone",
+            "Leave --axis-name out, or give another: --axis-name devices",
+            target.facts.span,
+        )
     name = next((name for name in OTHER_NAMES if name not in inner), target.axis_name)
     return dataclasses.replace(target, axis_name=name)
 
@@ -182,6 +199,5 @@ def way_out(row: Layer, axis_name: str) -> str:
     """What to write, in the library's own words."""
     if not row.mapped:
         return f'Write `{row.axis}="{axis_name}"` where the layer is made, and the devices average them'
-    name = axis_name if axis_name not in row.axes else "devices"
-    both = ", ".join(f'"{axis}"' for axis in (*row.axes, name))
+    both = ", ".join(f'"{axis}"' for axis in (*row.axes, axis_name))
     return f"Write `{row.axis}=({both})` where the layer is made, and the devices average them too"
