@@ -43,6 +43,8 @@ from .as_called import compare_with_call
 from .call import Call, unbound
 from .calling import Calling
 from .captured import captured
+from .equality import padding
+from .equality.claims import Claim
 from .examples import (
     MANY_BYTES,
     constants,
@@ -556,7 +558,7 @@ def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:
 
 
 def derive_code(request: protocol.Derive) -> protocol.Derivation:
-    """Derive the emitted file equal to the reference; see `witness.of_emitted`."""
+    """Derive the emitted file equal to the reference; see `witness`."""
     trials = trials_of(dataclasses.replace(request.comparison, derived=True), strengthen.Found())
     emitted = emitted_of(request.comparison, request.emitted)
     multiple, asked = request.multiple, request.comparison
@@ -565,17 +567,24 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     if rows:
         # Code that is another program with so many rows, which no devices share evenly, is run with them.
         rows = tuple(filter(telling.is_shared, rows))
-    return witness.of_emitted(
-        trials.question,
-        emitted,
-        request.room,
-        request.seconds,
-        multiple,
-        rows or (),
-        request.zeros,
-        uniform=uniform,
+    question = trials.question
+
+    def made(count: int) -> Callable[[Values], Any]:
+        function = emitted.define(count, question.x64)
+        return lambda values: question.invoke(function, values)
+
+    claim = Claim(
+        question,
+        made,
+        multiple=multiple,
+        mesh=emitted.mesh,
         refused=request.too_few,
+        uniform=uniform,
+        telling=lambda operations: rows or (),
+        room=request.room,
+        seconds=request.seconds,
     )
+    return witness.witness(claim, request.zeros)
 
 
 def one_for_all(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced | None:
@@ -638,7 +647,7 @@ def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
 
 
 def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
-    """Two sizes of the batch of which added rows are not seen to make one; see `witness.apart_by_size`.
+    """Two sizes of the batch of which added rows are not seen to make one; see `padding.apart_by_size`.
 
     None where it is one program for a symbol. Batches of up to `few` rows are not looked at.
     """
@@ -651,7 +660,7 @@ def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
     with prove.x64(current().x64):
         numbers = telling.beside(named_sizes(packed, asked.roles, asked.overrides))
     sizes = {base, *few.FIRST, *(telling_rows(asked.roles, asked.overrides, multiple) or ()), *numbers}
-    return witness.apart_by_size(question, [size for size in sizes if size > request.few], request.zeros)
+    return padding.apart_by_size(question, [size for size in sizes if size > request.few], request.zeros)
 
 
 def prove_code(request: protocol.Prove) -> protocol.Checks:
@@ -794,7 +803,7 @@ def _called_anew(
 
 def list_parallel(request: protocol.ListParallel) -> protocol.Listing:
     """Tell the placements of the values of the user's parallel function; see `listed`."""
-    return listing(*witness.programs_of(*_called_anew(request.parallel, request.comparison)))
+    return listing(*witness.programs_of(Claim(*_called_anew(request.parallel, request.comparison))))
 
 
 def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
@@ -813,19 +822,12 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
         )
 
     sources = [calling_of(called.object, called.named).function, target.fn]
+    tell = functools.partial(telling.in_all_and_on_each, sources=sources)
+    claim = Claim(question, made, foreign=True, telling=tell)
     if other is not None:
-        sources.append(calling_of(other.object, other.named).function)
-        answer = witness.witness_of_two(question, reference, made, telling.counts_in(sources))
-    else:
-        answer = witness.witness(
-            question,
-            made,
-            0,
-            0.0,
-            foreign=True,
-            telling=lambda length: telling.in_all_and_on_each(length, sources),
-            counts=telling.counts_in(sources),
-        )
+        sources = [*sources, calling_of(other.object, other.named).function]
+        claim = Claim(question, made, reference, foreign=True)
+    answer = witness.witness(dataclasses.replace(claim, counts=telling.counts_in(sources)))
     if answer.complete:
         answer = _of_first_calls(answer, called.object, question, made)
     if answer.repeated:
