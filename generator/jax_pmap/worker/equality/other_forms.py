@@ -1,24 +1,19 @@
 """Inputs of other forms than the given one, which a function may work on in another way."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from .. import telling
-from ..following import traced_or_none
-from ..forms import Other, others
-from ..jaxpr import symbolic
 from ..jaxpr.coincidences import Program, alike, coincidences
-from ..jaxpr.trace import LCM, Traced, resized
+from ..jaxpr.trace import LCM, resized
 from ..narrowed import only_wraps_elsewhere
 from ..placements.derive import Derivation
-from ..protocol import FixedForm, Problem
+from ..protocol import FixedForm
 from .claims import Claim, Inputs, OtherForm, Untraced
 from .compare import compared, ended, in_multiples, multiple_of, only_there
+from .forms import Other, others
 
 
 def other_forms(
@@ -32,8 +27,10 @@ def other_forms(
     known: list[Program] = []
     covering: dict[int, bool] = {}
     fixed: set[FixedForm] = set()
-    for ways in _ways(claim, given, small=small):
+    for ways in others(claim, given, claim.question.sources if small and not claim.foreign else ()):
         for way in ways:
+            if claim.foreign and not way.hides:
+                continue  # Code that was written is for the forms it is called with, but for hidden columns.
             if way.in_parts and fixed.issuperset(way.given):
                 break
             if way.settles:
@@ -57,25 +54,6 @@ def other_forms(
                 fixed.update(way.given)
                 yield way, only_there(there, f"with {way.said} it is worked on in another way")
             break
-
-
-def _ways(claim: Claim, given: Inputs, *, small: bool) -> Iterator[Sequence[Other]]:
-    """Inputs of other forms, each followed by other ways to make it so."""
-    function, sources = given.function, claim.question.sources if small and not claim.foreign else ()
-    each = others(
-        claim.question.data[0],
-        claim.question.statics,
-        claim.axes,
-        given.leaves,
-        sources,
-        lambda other: traced_or_none(function, other.packed, other.leaves) is not None,
-        functools.partial(_asked_of, given, sources),
-        functools.partial(_failure, given),
-        parts=claim.mesh.parts if claim.mesh is not None else (),
-    )
-    for ways in each:
-        # Code that was written is for the forms it is called with, but for columns that hide others.
-        yield tuple(way for way in ways if way.hides) if claim.foreign else ways
 
 
 def _of_form(
@@ -145,28 +123,3 @@ def _covers(one: Program, other: Program) -> bool:
         return False
     numbers = np.array([0, 1, *other.numbers])
     return bool(np.array_equal(numbers, numbers[coincidences(one)], equal_nan=True))
-
-
-def _asked_of(given: Inputs, sources: Sequence[Any], leaves: Sequence[Any]) -> Sequence[int] | None:
-    """Numbers that the reference may hold a size against, a symbol in some `leaves`: the likeliest first.
-
-    None where it does not take such leaves, which have to be as long as others perhaps; empty where it holds
-    them against nothing, and 0 alone where it does and no number is known.
-    """
-    answer = symbolic.traced_unasked(lambda: Traced.of(given.function, given.packed, leaves))
-    jax.clear_caches()
-    if answer.is_asked:
-        return telling.named(sources, answer.rows) or (0,)
-    return None if answer.made is None else ()
-
-
-def _failure(given: Inputs, other: Other) -> BaseException | None:
-    """What tracing the reference on other inputs ends with, also where names of parts alone are others."""
-    jax.clear_caches()
-    try:
-        Traced.of(given.function, other.packed, other.leaves)
-    except (MemoryError, Problem):
-        raise
-    except BaseException as error:
-        return error
-    return None

@@ -22,15 +22,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .arguments import MODES, LeafAxes, Packed, Values, attributes, graph_variables, parts
-from .asked_names import Name
-from .functions import codes, of_member
-from .jaxpr.symbolic import rows
-from .jaxpr.trace import abstract_leaves, leaf_names
-from .leaves import category
-from .neighbours import INSTALLED
-from .protocol import ASKS_FOR_TYPES, FixedForm
-from .telling import TABLES, names_in, values_in
+from .. import telling
+from ..arguments import MODES, LeafAxes, Packed, Values, attributes, graph_variables, parts
+from ..asked_names import Name
+from ..following import traced_or_none
+from ..functions import codes, of_member
+from ..jaxpr import symbolic
+from ..jaxpr.trace import Traced, abstract_leaves
+from ..leaves import category
+from ..neighbours import INSTALLED
+from ..protocol import ASKS_FOR_TYPES, FixedForm, Problem
+from ..telling import TABLES, names_in, values_in
+from .claims import Claim, Inputs
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
 MOST_LEAVES = 4
@@ -94,34 +97,16 @@ class Other:
     third: "tuple[int, tuple[Any, ...]]" = (0, ())
 
 
-def others(
-    values: Values,
-    statics: Sequence[str],
-    axes: LeafAxes,
-    leaves: Sequence[Any],
-    sources: Sequence[Any] = (),
-    takes: Callable[[Other], bool] = lambda other: True,
-    asked: "Callable[[Sequence[Any]], Collection[int] | None]" = lambda leaves: (),
-    fails: "Callable[[Other], BaseException | None]" = lambda other: None,
-    *,
-    parts: Sequence[tuple[str, int]] = (),
-) -> Iterator[tuple[Other, ...]]:
+def others(claim: Claim, given: Inputs, sources: Sequence[Any] = ()) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
     Args:
-        values: the inputs.
-        statics: the arguments that are constants.
-        axes: the batch axes.
-        leaves: shapes of the traced leaves, with a batch that tells.
+        claim: the function, its inputs and their batch axes.
+        given: their shapes, with a batch that tells.
         sources: code that may look up keys, sizes and dtypes; without it, no other widths of whole arrays.
-        takes: whether the function takes an input.
-        asked: numbers that the function may hold the symbol in some leaves against; None where it does not
-            take such leaves.
-        fails: traces the function anew, and gives what that ends with.
-        parts: dimensions of leaves, by their names, that are longer in the function than on a device.
     """
-    forms = _Forms(values, statics, axes, leaves, parts=parts)
-    yield from forms.widths(whole=bool(sources), asked=asked)
+    forms = _Forms(claim, given, sources)
+    yield from forms.widths()
     yield from forms.ranks()
     yield from forms.of_rows()
     yield from forms.kinds()
@@ -134,48 +119,63 @@ def others(
         yield from forms.shortened()
         yield from forms.retyped() if names_in(sources) & ASKS_FOR_TYPES else ()
     yield from forms.numbered_keys()
-    read = forms.read_names(fails) if sources else []
+    read = forms.read_names() if sources else []
     yield from ((each,) for each in read)
     words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in names_in(sources) else ())]
-    yield from forms.keys(
-        words, _words_asked_for(sources), takes, {form for each in read for form in each.given}
-    )
+    settled = {form for each in read for form in each.given}
+    yield from forms.keys(words, _words_asked_for(sources), settled)
     yield from forms.constants(MOST_CONSTANTS if sources else MOST_OF_LARGE)
 
 
 class _Forms:
     """What `others` gives, by what it changes."""
 
-    def __init__(
-        self,
-        values: Values,
-        statics: Sequence[str],
-        axes: LeafAxes,
-        leaves: Sequence[Any],
-        *,
-        parts: Sequence[tuple[str, int]] = (),
-    ) -> None:
-        self.in_parts = frozenset(parts)
-        self.values, self.statics, self.all_axes, self.leaves = values, statics, axes, leaves
-        self.packed = Packed(values, statics)
-        self.axes, self.names = self.packed.axes(axes), leaf_names(self.packed)
-        self.shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
+    def __init__(self, claim: Claim, given: Inputs, sources: Sequence[Any]) -> None:
+        self.function, self.sources = given.function, sources
+        # Dimensions of leaves, by their names, that are longer in the function than on a device.
+        self.in_parts = frozenset(claim.mesh.parts if claim.mesh is not None else ())
+        self.values, self.statics = claim.question.data[0], claim.question.statics
+        self.leaves, self.packed, self.names = given.leaves, given.packed, given.names
+        self.all_axes, self.axes = claim.axes, given.packed.axes(claim.axes)
+        self.shapes = [tuple(getattr(leaf, "shape", ())) for leaf in self.leaves]
         self.sizes = {size for shape in self.shapes for size in shape}
         #: The size of the batch, where there is one.
         self.rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
         # Objects that are made of constants too, or hold variables, are what their makers made them.
         apart = {name for name, _ in self.packed.fixed}
-        whole = [name for name in self.packed.trees if not axes.get(name) and name not in apart]
-        self.whole = [name for name in whole if not graph_variables(values[name])]
+        whole = [name for name in self.packed.trees if not self.all_axes.get(name) and name not in apart]
+        self.whole = [name for name in whole if not graph_variables(self.values[name])]
 
-    def widths(
-        self, *, whole: bool, asked: "Callable[[Sequence[Any]], Collection[int] | None]"
-    ) -> Iterator[tuple[Other, ...]]:
+    def _asked(self, leaves: Sequence[Any]) -> Sequence[int] | None:
+        """Numbers that the function may hold a size against, a symbol in some `leaves`: the likeliest first.
+
+        None where it does not take such leaves, which have to be as long as others perhaps; empty where it
+        holds them against nothing, and 0 alone where it does and no number is known.
+        """
+        answer = symbolic.traced_unasked(lambda: Traced.of(self.function, self.packed, leaves))
+        jax.clear_caches()
+        if answer.is_asked:
+            return telling.named(self.sources, answer.rows) or (0,)
+        return None if answer.made is None else ()
+
+    def _failure(self, other: Other) -> BaseException | None:
+        """What tracing the function anew ends with, also where names of parts alone are others."""
+        jax.clear_caches()
+        try:
+            Traced.of(self.function, other.packed, other.leaves)
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            return error
+        return None
+
+    def widths(self) -> Iterator[tuple[Other, ...]]:
         """Another number of columns in all arrays of the batch that have as many, and in each by itself.
 
-        Of arrays that are `whole` on every device too, those of a width that the batch has not. A table or a
-        comparison may decide by the width: numbers that are `asked` for are tried as well.
+        Of arrays that are whole on every device too, those of a width that the batch has not, where there is
+        code that may ask for it: in a table or a comparison. Numbers that it asks for are tried as well.
         """
+        whole = bool(self.sources)
         places = [(i, at) for i, shape in enumerate(self.shapes) for at in range(len(shape))]
         of_batch = [(i, at) for i, at in places if self.axes[i] not in (None, at)]
         of_whole = [(i, at) for i, at in places if self._owner(i) in self.whole] if whole else []
@@ -192,7 +192,7 @@ class _Forms:
             # Heads and halves take no odd number.
             wide = [(way, columns) for columns in (self._unused(size), 2 * size) for way in ways]
             apart = own if of is of_batch and 1 < len(own) <= MOST_APART else []
-            answers = (asked(self._wide(way, rows())) for way in ways)
+            answers = (self._asked(self._wide(way, symbolic.rows())) for way in ways)
             found = next((each for each in answers if each is not None), None) if whole else ()
             # Of code that asks for a size, two of that size may be another function than each of them.
             first = [self._apart(apart)] if apart and found is not None and not found else []
@@ -428,7 +428,7 @@ class _Forms:
     def _made(self, packed: Packed, said: str, given: tuple[FixedForm, ...]) -> Other:
         return Other(packed, tuple(abstract_leaves(packed, self.all_axes, self.rows)), said, given)
 
-    def read_names(self, fails: "Callable[[Other], BaseException | None]") -> list[Other]:
+    def read_names(self) -> list[Other]:
         """The inputs as they are where the function takes names of parts of a dict apart, which decides then.
 
         Of a dict of which it asks for each part by name, others are taken by nobody.
@@ -439,7 +439,7 @@ class _Forms:
         for _, path, table in found:
             note = functools.partial(read.setdefault, path)
             values = self._with_names(values, table, {key: Name.of(key, note) for key in table})
-        if not found or fails(self._made(Packed(values, self.statics), "", ())) is not None:
+        if not found or self._failure(self._made(Packed(values, self.statics), "", ())) is not None:
             return []
         said = "`{}` with other names in it"
         return [
@@ -447,14 +447,12 @@ class _Forms:
                 self._made(self.packed, said.format(path), _keys_as_given(name, path, table)), settles=True
             )
             for name, path, table in found
-            if path in read and not self._asks_for_each(name, path, table, fails)
+            if path in read and not self._asks_for_each(name, path, table)
         ]
 
-    def _asks_for_each(
-        self, name: str, path: str, table: dict[str, Any], fails: "Callable[[Other], BaseException | None]"
-    ) -> bool:
+    def _asks_for_each(self, name: str, path: str, table: dict[str, Any]) -> bool:
         """Whether the function asks a dict for its parts by the names they have."""
-        endings = map(fails, self._renamed(name, path, table, OTHER_WORD))
+        endings = map(self._failure, self._renamed(name, path, table, OTHER_WORD))
         return all(isinstance(each, KeyError) and each.args[:1] and each.args[0] in table for each in endings)
 
     def _named_dicts(self) -> list[tuple[str, str, dict[str, Any]]]:
@@ -473,7 +471,6 @@ class _Forms:
         self,
         words: Sequence[str],
         asked: Sequence[str],
-        takes: Callable[[Other], bool],
         settled: Set[FixedForm],
     ) -> Iterator[tuple[Other, ...]]:
         """Words that may decide something in the place of one key of each dict that is whole on every device.
@@ -486,7 +483,8 @@ class _Forms:
             if not settled.isdisjoint(_keys_as_given(name, path, table)):
                 continue
             every = [*words]
-            if any(map(takes, self._renamed(name, path, table, OTHER_WORD))):
+            renamed = self._renamed(name, path, table, OTHER_WORD)
+            if any(traced_or_none(self.function, each.packed, each.leaves) is not None for each in renamed):
                 every += asked
                 yield from ((other,) for other in self._numbered(name, path, table))
             for word in (word for word in dict.fromkeys(every) if word not in table):
