@@ -187,6 +187,42 @@ pools_pmap.pooled(w, x[:24])
 """
 
 
+SEQUENCES = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def step(state, batch):
+    def loss(p):
+        x = p["embed"][batch["tokens"]] + p["positions"]
+        seen = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
+        weights = jax.nn.softmax(jnp.where(seen, x @ x.swapaxes(1, 2), -1e9))
+        logits = jax.nn.log_softmax(weights @ x @ p["embed"].T)
+        each = jnp.take_along_axis(logits, batch["targets"][..., None], 2)[..., 0]
+        return -jnp.sum(each * batch["mask"]) / jnp.sum(batch["mask"])
+
+    value, grads = jax.value_and_grad(loss)(state["params"])
+    params = jax.tree.map(lambda a, b: a - 0.1 * b, state["params"], grads)
+    return {"params": params, "step": state["step"] + 1}, value
+
+
+def few():
+    draw = np.random.default_rng(0)
+    params = {"embed": draw.normal(size=(20, 4)), "positions": draw.normal(size=(16, 4))}
+    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.int32(0)}
+    tokens, targets = jnp.asarray(draw.integers(0, 20, (2, 4, 16)))
+    return state, {"tokens": tokens, "targets": targets, "mask": (tokens > 2).astype("f")}
+"""
+
+
+def test_a_few_sequences_are_repeated_where_their_positions_are_no_batch(project: Project) -> None:
+    project.write("sequences.py", SEQUENCES)
+    made = project.run("gen", "sequences.py::step", "--inputs", "sequences.py::few")
+    assert made.exit_code == 0, made.stderr
+    assert "its rows are repeated, to 96" in made.words
+
+
 def test_rows_are_repeated_until_the_shares_suit_the_function(project: Project) -> None:
     project.write("pools.py", POOLS)
     made = project.run("gen", "pools.py::pooled", "--inputs", "pools.py::few", "-o", "pools_pmap.py")

@@ -130,6 +130,8 @@ class RoleFinder:
         self.grows = False
         #: Whether any assignment traced, and one of what looks like data alone.
         self.found = self.found_data = False
+        #: The size that looks most like the batch's, however small; 0 where none does.
+        self.likeliest = 0
 
     # -- what is settled before any search ---------------------------------------------------
 
@@ -602,8 +604,8 @@ class RoleFinder:
         """Sizes that may be the batch's, by how many data-like arguments have them, axis 0 counting most.
 
         Of an argument its leaves count on average: a model has many, and many of one size. So do tables that
-        others say the rows of. One too small for the proof stays only as the likeliest of all, to be refused
-        as such.
+        others say the rows of. One too small for the proof stays only as the likeliest of all, to be given more
+        rows or refused as such; it comes last where it is that but for being small.
         """
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         tables = {leaf.argument for leaf in leaves} & {*self.facts.looked_up_parameters}
@@ -629,12 +631,14 @@ class RoleFinder:
             for size, weight in likely.items():
                 score[size] = score.get(size, 0.0) + weight
         steps = {size for leaf in leaves if leaf.data > 0.2 for size in self._steps(leaf)}
+        self.likeliest = max(score, key=lambda size: score[size], default=0)
         for size in score:
             # A batch is large enough, and mostly one that devices share evenly.
             score[size] *= 0.5 if size < self.enough else 0.8 if size % self.enough else 1
             score[size] *= STEPS if size in steps else 1
         first, *others = sorted(score, key=lambda size: (size != 1, -score[size])) or [0]
-        return [first, *(size for size in others if size >= self.enough)][:4] if first else []
+        found = [first, *(size for size in others if size >= self.enough)][:4] if first else []
+        return found if self.likeliest in found else [*found, self.likeliest]
 
     def _steps(self, leaf: _Leaf) -> set[int]:
         """The numbers of steps that depend on each other along axes of a leaf."""

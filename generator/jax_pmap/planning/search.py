@@ -215,9 +215,10 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         too_small = _batch_refusal(case.target, case.loaded, roles, case.request)
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
-            if tried.small is None and not finder.trace_error:
+            size = batch_of(roles, case.loaded)
+            if tried.small is None and (not finder.trace_error or size == finder.likeliest):
                 enough = wanted_shares(case.request) or LARGEST_COUNT
-                if batch_of(roles, case.loaded) >= enough and not tried.observed:
+                if size >= enough and not tried.observed:
                     # The batch is known, and another axis that happens to divide is none.
                     raise RefusalError(too_small)
                 tried.small, tried.few = too_small, roles
