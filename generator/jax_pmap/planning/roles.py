@@ -604,8 +604,8 @@ class RoleFinder:
         """Sizes that may be the batch's, by how many data-like arguments have them, axis 0 counting most.
 
         Of an argument its leaves count on average: a model has many, and many of one size. So do tables that
-        others say the rows of. One too small for the proof stays only as the likeliest of all, to be given more
-        rows or refused as such; it comes last where it is that but for being small.
+        others say the rows of. One too small for the proof stays only as the likeliest of all, to be given
+        more rows or refused as such; it comes last where it is that but for being small.
         """
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         tables = {leaf.argument for leaf in leaves} & {*self.facts.looked_up_parameters}
