@@ -133,7 +133,7 @@ def test_methods_of_the_object_are_found_where_they_are_surely_those(project):
         project.write("a.py", text)
         for name, other in others.items():
             project.write(f"{name}.py", other)
-        request = Request("a.py::Agent.step", project.folder, run="python a.py")
+        request = Request("a.py::Agent.step", project.folder, run="python a.py", in_place=True)
         around = CallGraph(read_target(locate(request.target, request.directory), request))
         names = ["_loss", "_private", "_super", "_property", "_class", "_static", "_set", "_above", "missing"]
         found = {name: around.find(f"self.{name}", around.origin) for name in names}

@@ -13,7 +13,7 @@ from typing import Any
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
-from jax_pmap.problems import INSTALLED, error_line, shown_file
+from jax_pmap.problems import INSTALLED, error_line, error_span, shown_file
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
@@ -167,7 +167,7 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, 
     """
     where = f" after line {last.span.line}" if last else ""
     span = last.span if last else facts.span
-    unmapped = fails_in_any_map(facts.name, error, span, where)
+    unmapped = fails_in_any_map(facts.name, error, error_span(error, root) or span, where)
     if unmapped is not None:
         return unmapped
     said = next((line.strip() for line in error.message.splitlines() if line.strip()), "")

@@ -64,6 +64,7 @@ from jax_pmap.planning.repeats import check_repeats, or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles, wanted_shares
 from jax_pmap.planning.tensor import along_axis
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
+from jax_pmap.problems import error_span
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -289,7 +290,9 @@ def _check_in_map(case: Case, finder: RoleFinder) -> None:
     if case.request.backend is Backend.JIT:
         return
     raised = case.session.ask(protocol.RunsInMap(finder.statics), "tracing the function in a map")
-    unmapped = fails_in_any_map(case.target.facts.name, raised, case.target.facts.span) if raised else None
+    facts = case.target.facts
+    span = error_span(raised, case.session.directory) or facts.span
+    unmapped = fails_in_any_map(facts.name, raised, span) if raised else None
     if unmapped is not None:
         raise RefusalError(unmapped)
 

@@ -372,6 +372,7 @@ def start(program: protocol.Program, watch: Watch) -> BaseException | None:
         raise Problem("program", f"there is no file `{what}`", state="no file")
     module = types.ModuleType("__main__")
     names = vars(module)
+    folder: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     code: Any
     if kind == "module":
         # As `python -m` does, which has no public form that keeps the module.
@@ -383,7 +384,7 @@ def start(program: protocol.Program, watch: Watch) -> BaseException | None:
         code = compile(what, "<string>", "exec", dont_inherit=True)
     elif kind == "notebook":
         # As a kernel does: in the folder of the notebook, and with a way to show values.
-        os.chdir(os.path.dirname(what))
+        folder = load.in_folder(os.path.dirname(what))
         names["display"] = lambda *values, **options: None
         path = os.path.realpath(what)
         linecache.cache[what] = (len(program.text), None, program.text.splitlines(True), what)
@@ -401,7 +402,8 @@ def start(program: protocol.Program, watch: Watch) -> BaseException | None:
     names["__builtins__"] = builtins
     # It stays: pickles, dataclasses and annotations look their module up by name.
     sys.modules["__main__"] = module
-    exec(code, names)
+    with folder:
+        exec(code, names)
     # Python waits for these too before it ends.
     executors = sys.modules.get("concurrent.futures.thread")
     if executors is not None:
