@@ -640,6 +640,21 @@ class RoleFinder:
         found = [first, *(size for size in others if size >= self.enough)][:4] if first else []
         return found if self.likeliest in found else [*found, self.likeliest]
 
+    def few(self) -> Roles | None:
+        """What divides all that looks like data along its first axis, which is too short for the proof."""
+        data = [leaf for leaf in self.leaves if leaf.data > 0.2 and leaf.shape]
+        if (
+            any(axis is not None for axis in self.forced.values())
+            or dict(self.facts.pmap_in_axes)
+            or not data
+        ):
+            return None
+        self._sizes([leaf for leaf in self.leaves if self._at(leaf) not in self.forced])
+        size = self.likeliest
+        if not 1 < size < self.enough or any(leaf.shape[0] != size for leaf in data):
+            return None
+        return self._roles({self._at(leaf): 0 for leaf in data})
+
     def _steps(self, leaf: _Leaf) -> set[int]:
         """The numbers of steps that depend on each other along axes of a leaf."""
         return self.steps.get(self._at(leaf), set())

@@ -115,6 +115,10 @@ def find_plan(
         case = _with_layers(case, finder, whole)
         if inside or (saved is not None and saved.made):
             return _inside(case, finder, whole, inside)
+        if not repeated and case.saved is None and not case.request.in_place:
+            larger = _of_the_few(case, finder, target, loaded)
+            if larger is not None:
+                return larger
         tried = _Tried()
         if finder.only_state:
             tried.inside = Inside(case, finder.without_batch()).best()
@@ -378,6 +382,37 @@ def _made_inside(case: Case, finder: RoleFinder, whole: protocol.Traced, tried: 
     return None if tried.fallback is None else _plan(case, *tried.fallback, whole)
 
 
+def _of_the_few(case: Case, finder: RoleFinder, target: Target, loaded: Loaded) -> Observed | None:
+    """The plan for the example with its rows repeated, where all that looks like data has as few of them.
+
+    Another axis that is long enough, of positions or pixels, takes long to be refused, and more rows are what
+    is meant then. None where they do not lead to a plan that divides these rows and sends none.
+    """
+    roles = finder.few()
+    if roles is None:
+        return None
+    more = _with_more_rows(target, loaded, case.session, case.request, _Tried(few=roles))
+    if more is None:
+        return None
+    try:
+        larger = find_plan(case.session, target, more, case.request, case.say, None, repeated=True)
+        found = larger.roles.axes
+        divided = all(found.get(name, {}).items() >= axes.items() for name, axes in roles.axes.items())
+        if divided and all(sync.op != "all_gather" for sync in larger.plan.syncs):
+            return _in_multiples(case, larger, more, settled=not finder.grows)
+    except RefusalError:
+        pass
+    case.session.ask(protocol.RepeatRows(roles.request(), 0), "taking the rows as they were")
+    return None
+
+
+def _in_multiples(case: Case, larger: Observed, more: Loaded, *, settled: bool) -> Observed:
+    """A plan for more rows than there are, for the multiples of rows that the function takes."""
+    rows = 1 if settled else _multiple(case.session, larger.roles, batch_of(larger.roles, more))
+    rows = math.lcm(rows, larger.plan.minibatches)
+    return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
+
+
 def _of_more_rows(
     case: Case, finder: RoleFinder, tried: _Tried, target: Target, loaded: Loaded
 ) -> Observed | None:
@@ -396,10 +431,7 @@ def _of_more_rows(
         if tried.few is not None and tried.refusal is None:
             raise
         return None
-    settled = tried.refusal is None and not finder.grows
-    rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
-    rows = math.lcm(rows, larger.plan.minibatches)
-    return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
+    return _in_multiples(case, larger, more, settled=tried.refusal is None and not finder.grows)
 
 
 def _synchronised_or_refused(

@@ -657,7 +657,7 @@ class Roles:
 class RepeatRows(Request[tuple[Row, ...] | None]):
     """Give the example so many times its rows, in another order: the arguments, described.
 
-    None where the target does not take them.
+    None where the target does not take them. 0 times: have those again that it had before.
     """
 
     roles: Roles

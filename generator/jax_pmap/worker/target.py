@@ -61,6 +61,8 @@ class Target:
     mutated: tuple[str, ...] = ()
     #: Trees that it has in another form than its own text; see `renaming`.
     renaming: Any = None
+    #: What it was before it was given more rows.
+    of_fewer_rows: "Target | None" = None
     _found: dict[str, dict[Hashable, Any]] = field(default_factory=dict, init=False)
 
     def once(self, question: str, key: Hashable, answer: Callable[[], T], *, most: "int | None" = None) -> T:
