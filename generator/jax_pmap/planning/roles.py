@@ -641,7 +641,11 @@ class RoleFinder:
         return found if self.likeliest in found else [*found, self.likeliest]
 
     def few(self) -> Roles | None:
-        """What divides all that looks like data along its first axis, which is too short for the proof."""
+        """What divides all that looks like data along its first axis, which is too short for the proof.
+
+        None where that axis is gone through step by step, or where a batch of features may lie along the
+        next: (microbatches, batch, features).
+        """
         data = [leaf for leaf in self.leaves if leaf.data > 0.2 and leaf.shape]
         if (
             any(axis is not None for axis in self.forced.values())
@@ -652,6 +656,10 @@ class RoleFinder:
         self._sizes([leaf for leaf in self.leaves if self._at(leaf) not in self.forced])
         size = self.likeliest
         if not 1 < size < self.enough or any(leaf.shape[0] != size for leaf in data):
+            return None
+        first, *others = {leaf.shape[1:2] for leaf in data}
+        is_batch = not others and first >= (self.enough,) and any(len(leaf.shape) > 2 for leaf in data)
+        if is_batch or any(size in self._steps(leaf) for leaf in data):
             return None
         return self._roles({self._at(leaf): 0 for leaf in data})
 
