@@ -24,7 +24,7 @@ from jax_pmap.locating.others import Others
 from jax_pmap.locating.paths import exists, imported_as, made_by_us
 from jax_pmap.locating.project import Candidate, File, Project
 from jax_pmap.locating.words import FORMS, any_of, near_names, refuse
-from jax_pmap.model import RefusalError, Source, Span
+from jax_pmap.model import RefusalError, Request, Source, Span
 from jax_pmap.notebook import is_notebook
 from jax_pmap.syntax.definitions import (
     FUNCTION,
@@ -61,19 +61,16 @@ def locate(
     return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
 
 
-def as_others_import(source: Source, directory: Path, inputs: str | None) -> Source:
+def as_others_import(source: Source, request: Request) -> Source:
     """The source with the name by which other files of the project import its file.
 
     Whether a folder without ``__init__.py`` is a package shows only there, and under another name the file
     would be loaded twice: objects of the program would be of other classes than those it has here.
 
-    Args:
-        source: as it was located.
-        directory: the folder the user is in.
-        inputs: ``FILE::callable`` of the inputs: that file comes first, since it makes the objects.
+    The file of the inputs comes first, since it makes the objects.
     """
-    project = Project(directory.absolute())
-    file, double, _ = (inputs or "").partition("::")
+    project = Project(request.directory.absolute())
+    file, double, _ = (request.inputs or "").partition("::")
     importer = Path(os.path.normpath(project.directory / Path(file).expanduser()))
     known = imported_as(source.path, importer, project.source_roots()) if double else None
     known = known or project.name_elsewhere(source)

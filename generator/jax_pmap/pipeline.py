@@ -208,7 +208,7 @@ def _planned(request: Request, say: Say) -> Iterator[Planned]:
     with _session(request) as session:
         target = _read(request, session)
         # The stages import what they need only now, while the worker imports jax.
-        from jax_pmap.inputs.load import load, with_folders
+        from jax_pmap.inputs.load import load, target_as_imported
         from jax_pmap.planning.search import find_plan
         from jax_pmap.proof.emitted import Planned
 
@@ -217,7 +217,7 @@ def _planned(request: Request, say: Say) -> Iterator[Planned]:
         except RefusalError as error:
             target = _called_by_name(error, session, request)
             loaded = load(session, target, request, staged("loading", say))
-        target = with_folders(target, session)
+        target = target_as_imported(target, session)
         observed = find_plan(session, target, loaded, request, staged("planning", say))
         yield Planned(session, target, loaded, observed, request, say, _session)
 
@@ -255,7 +255,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
     kept = None if request.run is not None else given
     with _session(request) if kept is None else contextlib.nullcontext(kept) as session:
         target = _read(request, session)
-        from jax_pmap.inputs.load import load, with_folders
+        from jax_pmap.inputs.load import load, target_as_imported
         from jax_pmap.inputs.whole import called_whole
         from jax_pmap.planning.search import find_plan
 
@@ -264,7 +264,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
 
         def plan(target: Target) -> tuple[Target, Loaded, Observed]:
             loaded = load(session, target, request, staged("loading", say), edited)
-            target = with_folders(target, session)
+            target = target_as_imported(target, session)
 
             def find(start: Plan | None) -> Observed:
                 return find_plan(session, target, loaded, request, staged("planning", say), start)
@@ -313,7 +313,7 @@ def _read(request: Request, session: Session) -> Target:
 
     try:
         source = locate(request.target, request.directory, request.instead)
-        return read_target(as_others_import(source, request.directory, request.inputs), request)
+        return read_target(as_others_import(source, request), request)
     except RefusalError as error:
         if error.refusal.code not in CLOSED:
             raise

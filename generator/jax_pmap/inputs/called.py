@@ -45,13 +45,13 @@ def with_call(request: Request) -> Request:
     name = request.target.rpartition(":")[2]
     if request.inputs is None or request.run is not None or "." not in name:
         return request
-    found = locate(request.target, request.directory, request.instead)
-    source = as_others_import(found, request.directory, request.inputs)
+    source = locate(request.target, request.directory, request.instead)
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
     called = in_classes and receiver_of(parsed) and not takes_object(parsed, request)
     if source.binding is not None or not called:
         return request
+    source = as_others_import(source, request)
     return dataclasses.replace(request, run=shlex.join(["python", "-c", _call(source, request)]))
 
 

@@ -88,10 +88,10 @@ def load(
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes, imported.settings)
 
 
-def with_folders(target: Target, session: Session) -> Target:
-    """The target with the folders that modules of the user's came from, in the worker that has loaded it.
+def target_as_imported(target: Target, session: Session) -> Target:
+    """The target in its file as the worker that has loaded it imported that; see `as_imported`.
 
-    They may be anywhere: on ``PYTHONPATH``, or installed as editable.
+    The folders of other modules may be anywhere: on ``PYTHONPATH``, or installed as editable.
     """
     source, parsed = as_imported(target.source, session), target.parsed
     parsed = ParsedSource(source, parsed.tree, parsed.definition, parsed.enclosing)

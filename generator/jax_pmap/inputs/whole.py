@@ -39,8 +39,7 @@ def called_object(request: Request) -> CalledObject | None:
 
     That is any object that importing a file makes, a class left out.
     """
-    found = locate_object(request.target, request.directory)
-    source = as_others_import(found, request.directory, request.inputs)
+    source = as_others_import(locate_object(request.target, request.directory), request)
     if not _is_importable(source):
         return None
     tree = ast.parse(source.text.removeprefix("\ufeff"))
@@ -58,8 +57,7 @@ def opened(session: Session, request: Request) -> Target | None:
     """
     if request.run is not None or request.in_place:
         return None  # What is edited is read anew.
-    found = locate(request.target, request.directory)
-    source = as_others_import(found, request.directory, request.inputs)
+    source = as_others_import(locate(request.target, request.directory), request)
     if source.binding is not None or not _is_importable(source):
         return None
     parsed = parse(source)

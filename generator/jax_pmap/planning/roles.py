@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 import re
@@ -130,8 +131,6 @@ class RoleFinder:
         self.grows = False
         #: Whether any assignment traced, and one of what looks like data alone.
         self.found = self.found_data = False
-        #: The size that looks most like the batch's, however small; 0 where none does.
-        self.likeliest = 0
 
     # -- what is settled before any search ---------------------------------------------------
 
@@ -490,7 +489,7 @@ class RoleFinder:
     def _assignments(self) -> list[Iterator[dict[tuple[str, int], int]]]:
         """For each size that may be the batch's, what is divided along it, the likeliest first."""
         fixed: dict[tuple[str, int], int] = {p: axis for p, axis in self.forced.items() if axis is not None}
-        free = [leaf for leaf in self.leaves if (leaf.argument, leaf.index) not in self.forced]
+        free = self._free
         if fixed:
             # The user named the batch: its size decides what else may go along.
             size = {self._shape(place)[axis] for place, axis in fixed.items()}
@@ -504,7 +503,7 @@ class RoleFinder:
                 raise refused("JP041", f"the sharded axes differ in size: {named}", hint, self.facts.span)
             sizes = list(size)
         else:
-            sizes = self._sizes(free)
+            sizes = self._sizes()
             rows = {self._at(leaf): 0 for leaf in free if leaf.data > 0.2 and leaf.shape}
             if sizes[:1] == [1] and self._error(rows, 2) is None:
                 sizes = [1]  # With more examples there is nothing else to divide.
@@ -600,13 +599,19 @@ class RoleFinder:
     def _at(leaf: _Leaf) -> tuple[str, int]:
         return leaf.argument, leaf.index
 
-    def _sizes(self, leaves: Sequence[_Leaf]) -> list[int]:
-        """Sizes that may be the batch's, by how many data-like arguments have them, axis 0 counting most.
+    @functools.cached_property
+    def _free(self) -> list[_Leaf]:
+        """The leaves of which the user has not said how they lie."""
+        return [leaf for leaf in self.leaves if self._at(leaf) not in self.forced]
 
-        Of an argument its leaves count on average: a model has many, and many of one size. So do tables that
-        others say the rows of. One too small for the proof stays only as the likeliest of all, to be given
-        more rows or refused as such; it comes last where it is that but for being small.
+    @functools.cached_property
+    def _scores(self) -> dict[int, float]:
+        """How much each size looks like the batch's, by how many data-like arguments have it.
+
+        Axis 0 counts most. Of an argument its leaves count on average: a model has many, and many of one
+        size. So do tables that others say the rows of.
         """
+        leaves = self._free
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         tables = {leaf.argument for leaf in leaves} & {*self.facts.looked_up_parameters}
         number = collections.Counter(leaf.argument for leaf in leaves)
@@ -630,14 +635,30 @@ class RoleFinder:
                     likely[size] = max(weight, likely.get(size, 0.0))
             for size, weight in likely.items():
                 score[size] = score.get(size, 0.0) + weight
-        steps = {size for leaf in leaves if leaf.data > 0.2 for size in self._steps(leaf)}
-        self.likeliest = max(score, key=lambda size: score[size], default=0)
-        for size in score:
+        return score
+
+    @property
+    def likeliest(self) -> int:
+        """The size that looks most like the batch's, however small; 0 for none, or if the user named it."""
+        named = any(axis is not None for axis in self.forced.values())
+        return 0 if named else max(self._scores, key=lambda size: self._scores[size], default=0)
+
+    def _sizes(self) -> list[int]:
+        """Sizes that may be the batch's, the likeliest first.
+
+        One too small for the proof stays only as the likeliest of all, to be given more rows or refused as
+        such; it comes last where it is that but for being small.
+        """
+        steps = {size for leaf in self._free if leaf.data > 0.2 for size in self._steps(leaf)}
+        score = {}
+        for size, likely in self._scores.items():
             # A batch is large enough, and mostly one that devices share evenly.
-            score[size] *= 0.5 if size < self.enough else 0.8 if size % self.enough else 1
-            score[size] *= STEPS if size in steps else 1
+            suits = 0.5 if size < self.enough else 0.8 if size % self.enough else 1
+            score[size] = likely * suits * (STEPS if size in steps else 1)
         first, *others = sorted(score, key=lambda size: (size != 1, -score[size])) or [0]
-        found = [first, *(size for size in others if size >= self.enough)][:4] if first else []
+        if not first:
+            return []
+        found = [first, *(size for size in others if size >= self.enough)][:4]
         return found if self.likeliest in found else [*found, self.likeliest]
 
     def few(self) -> Roles | None:
@@ -646,20 +667,12 @@ class RoleFinder:
         None where that axis is gone through step by step, or where a batch of features may lie along the
         next: (microbatches, batch, features).
         """
-        data = [leaf for leaf in self.leaves if leaf.data > 0.2 and leaf.shape]
-        if (
-            any(axis is not None for axis in self.forced.values())
-            or dict(self.facts.pmap_in_axes)
-            or not data
-        ):
-            return None
-        self._sizes([leaf for leaf in self.leaves if self._at(leaf) not in self.forced])
-        size = self.likeliest
-        if not 1 < size < self.enough or any(leaf.shape[0] != size for leaf in data):
+        data, size = [leaf for leaf in self.leaves if leaf.data > 0.2 and leaf.shape], self.likeliest
+        if not data or dict(self.facts.pmap_in_axes) or not 1 < size < self.enough:
             return None
         first, *others = {leaf.shape[1:2] for leaf in data}
         is_batch = not others and first >= (self.enough,) and any(len(leaf.shape) > 2 for leaf in data)
-        if is_batch or any(size in self._steps(leaf) for leaf in data):
+        if is_batch or any(leaf.shape[0] != size or size in self._steps(leaf) for leaf in data):
             return None
         return self._roles({self._at(leaf): 0 for leaf in data})
 

@@ -402,7 +402,7 @@ def _of_the_few(case: Case, finder: RoleFinder, target: Target, loaded: Loaded) 
             return _in_multiples(case, larger, more, settled=not finder.grows)
     except RefusalError:
         pass
-    case.session.ask(protocol.RepeatRows(roles.request(), 0), "taking the rows as they were")
+    case.session.ask(protocol.TakeRowsBack(), "taking the rows as they were")
     return None
 
 

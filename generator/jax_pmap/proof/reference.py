@@ -32,7 +32,7 @@ def locate_reference(request: Request, session: Callable[[], Session]) -> tuple[
     """
     try:
         named = locate(request.target, request.directory, mapped=True)
-        return as_others_import(named, request.directory, request.inputs), None
+        return as_others_import(named, request), None
     except RefusalError as error:
         found = None if request.run is not None else _behind(request, session)
         if found is None:
@@ -84,7 +84,7 @@ class Reference:
         if request.run is None:
             with contextlib.suppress(RefusalError):
                 made = locate_object(request.target, request.directory)
-                self.source = as_others_import(made, request.directory, request.inputs)
+                self.source = as_others_import(made, request)
 
     @property
     def name(self) -> str:

@@ -151,8 +151,7 @@ def verify(
         RefusalError: JP045 with the first difference, and what was found; JP021 where no way to call it was
             found; what the other stages raise.
     """
-    found = locate_object(parallel, request.directory)
-    source = as_others_import(found, request.directory, request.inputs)
+    source = as_others_import(locate_object(parallel, request.directory), request)
     made, program = _made(source, request), request.run or ""
     if made is None:
         check_run(request.run, request.inputs, request.args)

@@ -337,8 +337,6 @@ def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengt
 def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
     """Give the example so many times its rows, in another order, where the target takes them, shapes too."""
     target = current()
-    if request.times == 0 and target.of_fewer_rows is not None:
-        return describe(become(target.of_fewer_rows).data[0])
     axes, times = leaf_axes(request.roles), request.times
     size = arguments.batch_size(target.data[0], axes)
     if bytes_of(target.data[0]) * times > MANY_BYTES:
@@ -358,6 +356,13 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
             return None
     become(dataclasses.replace(target, data=data, called=data[0], of_fewer_rows=target))
     return describe(data[0])
+
+
+def take_rows_back(request: protocol.TakeRowsBack) -> None:
+    """Have the example as it was before its rows were repeated."""
+    before = current().of_fewer_rows
+    if before is not None:
+        become(before)
 
 
 def synchronise(request: protocol.Synchronise) -> bool:
@@ -919,6 +924,7 @@ HANDLERS: Handlers = {
     protocol.Rename: rename,
     protocol.SearchInputs: search_inputs,
     protocol.RepeatRows: repeat_rows,
+    protocol.TakeRowsBack: take_rows_back,
     protocol.Constants: constants,
     protocol.Identities: identities,
     protocol.FindCaptured: captured,

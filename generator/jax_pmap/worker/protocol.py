@@ -657,11 +657,16 @@ class Roles:
 class RepeatRows(Request[tuple[Row, ...] | None]):
     """Give the example so many times its rows, in another order: the arguments, described.
 
-    None where the target does not take them. 0 times: have those again that it had before.
+    None where the target does not take them.
     """
 
     roles: Roles
     times: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRowsBack(Request[None]):
+    """Have the example as it was before its rows were repeated."""
 
 
 @dataclass(frozen=True, slots=True)
