@@ -9,9 +9,9 @@ import numpy as np
 
 from .arguments import Packed, Values, cut
 from .decisions import Decisions
+from .exceptions import attempted
 from .jaxpr.trace import arrays_of
 from .leaves import to_float64
-from .protocol import Problem
 from .strengthen import ALONE, LARGE, Change, changed, each_leaf, size_of
 from .trials import Question
 
@@ -43,27 +43,23 @@ def apart(
         values = cut(values, axes, size)
         return Packed(to_float64(values) if wide else values, question.statics)
 
-    try:
+    def decisions() -> list[Decisions]:
         given = packed(data)
-        first, second = (Decisions(arrays_of(program, given), given.leaves) for program in programs)
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return []
-    if not second.sites:
+        return [Decisions(arrays_of(program, given), given.leaves) for program in programs]
+
+    first, second = attempted(decisions) or (None, None)
+    if first is None or second is None or not second.sites:
         return []
     numbers = list(dict.fromkeys((*first.numbers, *second.numbers)))
     tame = any(site.name == "while" for each in (first, second) for site in each.sites)
 
-    def ways(values: Values) -> Ways | None:
-        try:
-            leaves = packed(values).leaves
-            one, other = first(leaves), second(leaves)
-        except (MemoryError, Problem):
-            raise
-        except BaseException:
-            return None
+    def decided(values: Values) -> Ways | None:
+        leaves = packed(values).leaves
+        one, other = first(leaves), second(leaves)
         return None if one is None or other is None else (one, other)
+
+    def ways(values: Values) -> Ways | None:
+        return attempted(decided, values)
 
     kept = list(turns(question, ways, tame))
     if not first.sites:

@@ -34,7 +34,7 @@ from .call_traces import (
     spread,
     where_parted,
 )
-from .exceptions import describe_exception, summary
+from .exceptions import describe_exception, raising, summary
 from .following import Followed, follow, of_inputs
 from .in_numpy import TRIED, InNumpy
 from .jaxpr.trace import leaf_names
@@ -59,12 +59,8 @@ def compare_with_call(request: CompareWithCall) -> CallComparison:
 def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
     target = current()
     statics = request.statics
-    try:
+    with raising("reference"):
         traced = of_inputs(statics, watched=True)
-    except (MemoryError, Problem):
-        raise
-    except BaseException as error:
-        raise Problem("reference", summary(error), error=describe_exception(error)) from error
     packed = Packed(called, statics)
     names = leaf_names(packed)
     found = CallComparison(

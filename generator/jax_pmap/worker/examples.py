@@ -15,7 +15,7 @@ import numpy as np
 
 from . import arguments, load, protocol, specs
 from .arguments import Values
-from .exceptions import describe_exception, summary
+from .exceptions import raising
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
 from .neighbours import INSTALLED
 from .protocol import Problem, Row
@@ -54,12 +54,8 @@ def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Input
         call = functools.partial(make, **({"seed": seed} if "seed" in parameters else {}))
         if seed is not None and "seed" not in parameters:
             call = functools.partial(make, seed)
-        try:
+        with raising("inputs"):
             made = jax.eval_shape(call) if request.abstract else call()
-        except MemoryError:
-            raise
-        except BaseException as error:
-            raise Problem("inputs", summary(error), error=describe_exception(error)) from error
         load.check_made(made)
         args, kwargs = split_call(made)
         named = tuple(kwargs)
@@ -113,13 +109,8 @@ def inputs_from_specs(request: protocol.InputsFromSpecs) -> protocol.Inputs:
     target = current()
     data: list[Values] = []
     for seed in (0, 1):
-        try:
+        with raising("inputs"):
             values = specs.materialize_arguments(request.specs, specs.SEED + seed, target.namespace())
-        except MemoryError:
-            raise
-        except Exception as error:
-            message = summary(error)
-            raise Problem("inputs", message, error=describe_exception(error)) from error
         bound = target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments
         every = {**bound, **values}
         order = [name for name in target.signature.parameters if name in every]

@@ -1,10 +1,40 @@
 """Exceptions of the user's code, as messages name them."""
 
+import contextlib
 import os
 import re
 import traceback
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
-from .protocol import Problem, Raised
+from .protocol import Kind, Problem, Raised
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def attempted(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "T | None":
+    """What a call gives that runs the user's code; None where that raises anything.
+
+    Memory that runs out is no answer, and a `Problem` is one already: both go on.
+    """
+    try:
+        return call(*args, **kwargs)
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return None
+
+
+@contextlib.contextmanager
+def raising(kind: Kind, hide: str = "") -> Iterator[None]:
+    """Have what the user's code raises inside for a `Problem` of a kind; see `describe_exception`."""
+    try:
+        yield
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        raise Problem(kind, summary(error), error=describe_exception(error, hide)) from error
 
 
 def describe_exception(error: BaseException, hide: str = "") -> Raised:

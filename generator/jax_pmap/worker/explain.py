@@ -10,6 +10,7 @@ import numpy as np
 from . import prove
 from .arguments import LeafAxes, Values, batch_size, cut, map_batch, take
 from .distance import distance
+from .exceptions import attempted
 from .leaves import category
 from .protocol import Failure
 from .prove import host
@@ -60,17 +61,15 @@ def explain(
         if distance(left, right)[0] <= (LEFT * error if np.isfinite(error) else 0.0):
             return "order"
     size = batch_size(values, axes) // count
-    own = []
-    try:
-        for device in range(count):
-            rows = slice(device * size, (device + 1) * size)
-            share = map_batch(values, axes, lambda x, axis, rows=rows: take(x, axis, rows))  # type: ignore[misc]
-            own.append(host(jax.tree.leaves(reference(share))[leaf]).astype(np.float64))
-    except MemoryError:
-        raise
-    except Exception:
-        return ""  # The reference does not take so few rows.
-    if any(part.shape != got.shape for part in own):
+
+    def of_device(device: int) -> np.ndarray:
+        rows = slice(device * size, (device + 1) * size)
+        share = map_batch(values, axes, lambda x, axis: take(x, axis, rows))
+        return host(jax.tree.leaves(reference(share))[leaf]).astype(np.float64)
+
+    # The reference may not take so few rows.
+    own = attempted(lambda: [*map(of_device, range(count))])
+    if own is None or any(part.shape != got.shape for part in own):
         return ""
     every = np.stack(own)
     if all(is_it(part) for part in own):
@@ -163,13 +162,12 @@ def with_ragged_cause(differs: prove.Differs, question: Question, trial: prove.T
 
         return map_batch(trial.values[step], question.axes, more)
 
+    def other_result(mode: str) -> np.ndarray:
+        made = added(mode) if mode else cut(trial.values[step], question.axes, used)
+        return host(jax.tree.leaves(question.reference(made))[index])
+
     for name, mode in (("dropped", ""), ("zeros", "constant"), ("repeated", "edge")):
-        try:
-            made = added(mode) if mode else cut(trial.values[step], question.axes, used)
-            other = host(jax.tree.leaves(question.reference(made))[index])
-        except MemoryError:
-            raise
-        except Exception:
+        if (other := attempted(other_result, mode)) is None:
             continue  # It takes no such rows.
         left = distance(got, other)[0] if other.shape == got.shape else np.inf
         if left <= (LEFT * error if np.isfinite(error) else 0.0):

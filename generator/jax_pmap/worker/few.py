@@ -12,12 +12,13 @@ from typing import Any
 from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .comparing import Parallel
+from .exceptions import attempted
 from .following import traced_as
 from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import used
 from .jaxpr.trace import COUNTS, abstract_leaves
 from .leaves import shape_of
-from .protocol import Check, Problem
+from .protocol import Check
 from .sizes import enlarge, run_size
 
 #: Rows that every program is traced for; and of how many operations one is at most that is traced for as many
@@ -55,15 +56,9 @@ def few_rows(
 
     def program(rows: int) -> "Program | None":
         if rows not in known:
-            try:
-                traced = traced_as(function, packed, abstract_leaves(packed, axes, rows)).jaxpr
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                known[rows] = None
-            else:
-                # A function that is seen to need an axis is traced again, and may have left a part behind.
-                known[rows] = program_of(used(traced), rows, spread=False)
+            traced = attempted(traced_as, function, packed, abstract_leaves(packed, axes, rows))
+            # A function that is seen to need an axis is traced again, and may have left a part behind.
+            known[rows] = None if traced is None else program_of(used(traced.jaxpr), rows, spread=False)
         return known[rows]
 
     given = program(size)

@@ -16,6 +16,7 @@ from . import arguments, protocol
 from . import layers as library_layers
 from .arguments import Packed, Values
 from .budget import size as operations
+from .exceptions import attempted
 from .jaxpr import symbolic
 from .jaxpr.trace import NUMBERS, Traced, abstract_leaves, of_its_own
 from .leaves import category, in_order, is_key, leaf_paths, shape_of, skeleton
@@ -451,13 +452,9 @@ def traced_or_none(function: Callable[[Values], Any], packed: Packed, leaves: Se
     known = untaken.get(asked.forms, ()) if function == target.reference else ()
     if any(each.is_of(target, asked) for each in known):
         return None
-    try:
-        return traced_as(function, packed, leaves)
-    except (MemoryError, protocol.Problem):
-        raise
-    except BaseException:
+    if (made := attempted(traced_as, function, packed, leaves)) is None:
         untaken.setdefault(asked.forms, []).append(asked)
-        return None
+    return made
 
 
 def _constant_bytes_for(kept: Sequence[Kept], asked: int) -> float:

@@ -5,7 +5,6 @@ next time, which jax takes in 32, or with NumPy's array in place of one of jax's
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,9 +23,10 @@ from .call_traces import (
     results,
     where_parted,
 )
+from .exceptions import attempted
 from .following import Followed, follow
 from .leaves import category
-from .protocol import CompareWithCall, Narrowed, Problem, Site
+from .protocol import CompareWithCall, Narrowed, Site
 from .specs import SEED
 from .type_tests import parted
 
@@ -86,11 +86,11 @@ class InNumpy:
         if not given:
             return (), None
         values = replaced(self.values, self.statics, lambda i, leaf: np.asarray(leaf) if i in given else leaf)
-        call = _tried(lambda: follow(values, self.statics, is_of_jax))
+        call = attempted(follow, values, self.statics, is_of_jax)
         if call is None:
             return (), None  # The function takes no arrays of NumPy's.
         place = where_parted(call, self.traced)
-        if place is not None and (again := _tried(lambda: follow(self.values, self.statics))) is not None:
+        if place is not None and (again := attempted(follow, self.values, self.statics)) is not None:
             # What the first trace made once, as a table, none makes later.
             place = where_parted(call, again)
         if place is not None or alike(self.traced, call, Packed(values, self.statics).leaves):
@@ -103,7 +103,7 @@ class InNumpy:
         packed = Packed(values, self.statics)
 
         def needed(some: Sequence[int]) -> bool:
-            again = _tried(
+            again = attempted(
                 lambda: follow(values, self.statics, lambda i, leaf: i in some or is_of_jax(i, leaf))
             )
             if again is None:
@@ -141,7 +141,7 @@ class InNumpy:
         for limit in SIZES:
             if limit <= least:
                 break
-            same = _tried(functools.partial(agree, limit))
+            same = attempted(agree, limit)
             if same is None:
                 continue  # The call itself refuses such numbers, as an index.
             if same:
@@ -176,16 +176,6 @@ class InNumpy:
         if types not in self._made:
             self._made[types] = follow(values, self.statics)
         return dataclasses.replace(self._made[types], given=leaves)
-
-
-def _tried(ask: Callable[[], Any]) -> Any:
-    """What a question is answered that runs the user's code with other values; None where that fails."""
-    try:
-        return ask()
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return None
 
 
 def may_be_wider(leaf: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from . import neighbours
-from .exceptions import describe_exception, summary
+from .exceptions import describe_exception, raising, summary
 from .protocol import Module, Problem
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
@@ -115,9 +115,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         if package:
             setattr(sys.modules[package], name.rpartition(".")[2], module)
         return module
-    except Problem:
-        raise
-    except MemoryError:
+    except (MemoryError, Problem):
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
@@ -186,12 +184,8 @@ def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> 
         Problem: ``"import"``, its defaults, annotations or decorators fail.
     """
     show_lines(source, filename)
-    try:
+    with raising("import"):
         exec(compile(source, filename, "exec", dont_inherit=True), namespace)
-    except MemoryError:
-        raise
-    except BaseException as error:
-        raise Problem("import", summary(error), error=describe_exception(error)) from error
     return namespace[name]
 
 
@@ -223,12 +217,8 @@ def resolve(reference: str, directory: str, file: Module | None) -> Any:
             raise Problem("inputs", "it is neither FILE::callable nor module:callable")
         if directory not in sys.path:
             sys.path.append(directory)
-        try:
+        with raising("import"):
             module = importlib.import_module(dotted)
-        except MemoryError:
-            raise
-        except BaseException as error:
-            raise Problem("import", summary(error), error=describe_exception(error)) from error
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):

@@ -57,7 +57,7 @@ from .examples import (
     plain,
     switch,
 )
-from .exceptions import describe_exception
+from .exceptions import attempted, describe_exception
 from .following import asked_sizes, follow, for_all_sizes, traced_as
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, arrays_of, leaf_names, sizes_for, traced_arrays
@@ -264,13 +264,8 @@ def repeats(request: protocol.Repeats) -> protocol.Repeated:
             return Traced.of(target.reference, packed, leaves).jaxpr
 
     one = traced()
-    try:
-        with prove.repeated_devices(len(jax.devices()) + 1):
-            more = traced()
-    except MemoryError:
-        raise
-    except BaseException:
-        more = None  # A batch that so many devices do not share, say.
+    with prove.repeated_devices(len(jax.devices()) + 1):
+        more = attempted(traced)  # So many devices may not share the batch, say.
     if more is not None and same_meaning(one, more, names):
         return "same"
     # What else may have changed shows where there are as many devices.
@@ -348,11 +343,7 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
         for values in target.data
     )
     with prove.x64(target.x64):
-        try:
-            follow(data[0], request.roles.statics, watched=False)
-        except MemoryError:
-            raise
-        except BaseException:
+        if attempted(follow, data[0], request.roles.statics, watched=False) is None:
             return None
     become(dataclasses.replace(target, data=data, called=data[0], of_fewer_rows=target))
     return describe(data[0])

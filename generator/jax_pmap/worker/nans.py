@@ -11,6 +11,7 @@ import numpy as np
 from . import arguments, prove
 from .arguments import LeafAxes, Values
 from .distance import distance
+from .exceptions import attempted
 from .jaxpr.forward import goes_into
 from .jaxpr.walk import is_mapped
 from .leaves import category, is_float
@@ -38,7 +39,8 @@ def lost(
 
     `values` are those of a run that went well; the NaN is put into the first row of every float leaf.
     """
-    try:
+
+    def found() -> list[Lost]:
         spoiled = arguments.map_batch(values, axes, spoil)
         want, got = reference(spoiled), call(spoiled)
         pairs = zip(prove.leaf_table(want), jax.tree.leaves(got), strict=True)
@@ -47,10 +49,8 @@ def lost(
             for index, ((path, one), several) in enumerate(pairs)
             if (passed := lacks(one, several)) or strays(one, several)
         ]
-    except MemoryError:
-        raise
-    except BaseException:
-        return []  # What no function takes shows nothing.
+
+    return attempted(found) or []  # What no function takes shows nothing.
 
 
 def noted(leaves: Sequence[Lost]) -> list[str]:

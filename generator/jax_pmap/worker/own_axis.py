@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from .arguments import Packed
+from .exceptions import attempted
 from .jaxpr.frames import frames
 from .jaxpr.trace import Traced, abstract_leaves, leaf_names
 from .jaxpr.versions import named_axes
 from .jaxpr.walk import equations
 from .load import text_of
 from .placements.derive import same_meaning
-from .protocol import Problem, Raised
+from .protocol import Raised
 from .target import Target, become, current
 from .type_tests import is_users_module
 
@@ -71,13 +72,10 @@ def _first(target: Target, packed: Packed) -> tuple[str, Raised] | None:
     quoted = re.compile(rf"[\"']{re.escape(target.axis)}[\"']")
     own = [target.axis] if any(map(quoted.search, texts)) else []
     for name in dict.fromkeys([*own, *others]):
-        try:
-            program = Traced.of(target.reference, packed, abstract_leaves(packed, {}), {name: 1})
-        except (MemoryError, Problem):
-            raise
-        except BaseException:  # Without the axis it is traced, or says why not.
-            continue
-        for equation in equations(program.jaxpr):
+        leaves = abstract_leaves(packed, {})
+        program = attempted(Traced.of, target.reference, packed, leaves, {name: 1})
+        # Without the axis it is traced, or says why not.
+        for equation in equations(program.jaxpr) if program is not None else ():
             if name in named_axes(equation.params) and (places := frames(equation)):
                 calls = tuple((place.file, place.line, "") for place in places[::-1])
                 return name, Raised("", equation.primitive.name, *calls[-1][:2], calls)

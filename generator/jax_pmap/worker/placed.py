@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
+from .exceptions import attempted
 from .jaxpr.symbolic import Numbers, are_polynomials, has_polynomials
 from .jaxpr.trace import leaf_names, of_its_own
 from .jaxpr.versions import named_axes, primitive_name
@@ -34,7 +35,6 @@ from .placements.lattice import (
     Unknown,
 )
 from .placements.terms import Term, Terms
-from .protocol import Problem
 
 Event = dict[str, Any]
 Idle = dict[int, bool]
@@ -180,12 +180,8 @@ def events_of_some(
     """
     parting: list[Event] | None = None
     for other in [each for each in counts if each != count][:OTHERS]:
-        try:
-            second = share(other)
-        except (MemoryError, Problem):
-            raise
-        except Exception:  # The user's function may not take shares of that size.
-            continue
+        if (second := attempted(share, other)) is None:
+            continue  # The user's function may not take shares of that size.
         with contextlib.suppress(Apart):
             events, idle, parted = placed_events(whole, [first, second], [count, other], *question)
             if not any(parted):

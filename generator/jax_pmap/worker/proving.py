@@ -56,13 +56,7 @@ def usable_sizes(
 
 def takes_share(question: Question, rows: int) -> bool:
     """Whether the function itself can be traced for so many rows."""
-    try:
-        program(question, question.traceable, rows)
-    except MemoryError:
-        raise
-    except BaseException:
-        return False
-    return True
+    return program(question, question.traceable, rows) is not None
 
 
 def check_count(
@@ -121,8 +115,7 @@ def check_layouts(parallel: Parallel, size: int, **how: Any) -> list[Check]:
     checks = check_count(parallel, size, **how)
     failure = checks[-1].failure if checks else None
     if question.repeat and failure is not None and failure.what == "value":
-        with prove.x64(question.x64):
-            drawn = traced_for(question, question.traceable, size)
+        drawn = traced_for(question, question.traceable, size)
         for groups in groupings(drawn, size // question.minibatches):
             trials.question = dataclasses.replace(question, groups=groups)
             found = check_count(parallel, size, **how)

@@ -16,6 +16,7 @@ from .comparing import Parallel
 from .distance import distance
 from .dividing import is_divided
 from .drawn_keys import DRAWING
+from .exceptions import attempted
 from .few import check_few
 from .generator import Shares, groupings, repeat_draws
 from .jaxpr.forward import goes_into
@@ -182,13 +183,9 @@ def prove_elsewhere(trials: Trials, calling: Calling, asked: protocol.ProveParal
         if strengthen.size_of(data[0]) > ROOM or copies > TAKEN or is_out_of_reach(question, size):
             continue
         trials.question = dataclasses.replace(question, data=data)
-        try:
-            ran = until_failure(_Written(trials, calling, asked).elsewhere())
-        except (MemoryError, Problem):
-            raise
-        except BaseException:  # Of the reference, which takes no such batch.
-            continue
-        if ran[-1].raised is None:
+        more = attempted(lambda: until_failure(_Written(trials, calling, asked).elsewhere()))
+        ran = more or ran  # There are none where the reference takes no such batch.
+        if more and more[-1].raised is None:
             break
     return Checks(tuple(dataclasses.replace(each, resized=True) for each in ran), (), question.repeat)
 
@@ -385,19 +382,15 @@ class _Written:
         forms it is for.
         """
         question = self.trials.question
+
+        def both(values: Values) -> tuple[Any, Any] | None:
+            trial = Trial(question.reference, values, (), 1)
+            return (self.make(trial)(values), trial.results[0]) if trial.finite else None
+
         for form, values in handed.forms(given.values[0], question.axes):
-            try:
-                with prove.x64(question.x64):
-                    trial = Trial(question.reference, values, (), 1)
-                    got = self.make(trial)(values) if trial.finite else None
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                continue
-            failure = prove.same_form(got, trial.results[0]) if trial.finite else None
-            if failure is None and trial.finite:
-                failure = roughly(got, trial.results[0])
-            if failure is not None:
+            with prove.x64(question.x64):
+                results = attempted(both, values)
+            if results and (failure := prove.same_form(*results) or roughly(*results)):
                 failure = dataclasses.replace(failure, on=f"{form}{NOT_REFUSED}")
                 return [Check(self.count, "given", self.size, 1, alone=True, failure=failure)]
         return ()
@@ -438,12 +431,7 @@ def numbers_for_arrays(question: Question, result: Any) -> Failure | None:
         kinds[:] = [category(leaf) for leaf in flat]
         return []
 
-    try:
-        jax.eval_shape(run, packed.leaves)
-    except MemoryError:
-        raise
-    except BaseException:
-        return None
+    attempted(jax.eval_shape, run, packed.leaves)
     for (path, leaf), wanted in zip(prove.leaf_table(result), kinds, strict=False):
         if category(leaf) in NUMBERS and wanted == "array":
             return Failure("type", path=path, got=type(leaf).__name__, want="an array")
@@ -517,8 +505,7 @@ def generators(calling: Calling, question: Question, count: int) -> Iterator[Que
     yield dataclasses.replace(question, siblings=False)
     yield dataclasses.replace(question, siblings=True)
     rows = arguments.batch_size(question.data[0], question.axes) // count * count
-    with prove.x64(question.x64):
-        drawn = traced_for(question, question.traceable, rows)
+    drawn = traced_for(question, question.traceable, rows)
     for groups in groupings(drawn, rows // question.minibatches):
         yield dataclasses.replace(question, siblings=False, groups=groups)
     values = arguments.cut(question.data[0], question.axes, count)

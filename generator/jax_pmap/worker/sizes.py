@@ -16,6 +16,7 @@ from .arguments import Packed, Values
 from .budget import peak
 from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
+from .exceptions import attempted
 from .explain import with_cause, with_ragged_cause
 from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import is_narrow
@@ -23,7 +24,7 @@ from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
 from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
 from .leaves import is_key
-from .protocol import Check, Problem, Raised
+from .protocol import Check, Raised
 from .specs import SEED
 from .trials import Question, Trials
 from .uneven import uneven_sizes
@@ -107,13 +108,9 @@ def check_sizes(
 
 def beyond(question: "Question", named: Sequence[int], ran: int, size: int, count: int) -> int:
     """Rows beyond the largest of some numbers that `ran` rows do not pass; 0 where that may take too long."""
-    try:
-        with prove.x64(question.x64):
-            each = work(traced_for(question, question.traceable, size)) / size
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
+    if (traced := traced_for(question, question.traceable, size)) is None:
         return 0
+    each = work(traced) / size
     known = sorted((n + count for n in named if ran <= n < MOST_ROWS), reverse=True)
     return next((rows for rows in known if each * rows <= MOST_WORK), 0)
 
@@ -249,15 +246,11 @@ def enlarge(trials: "Trials", rows: int) -> bool:
 def is_out_of_reach(question: "Question", rows: int) -> bool:
     """Whether the reference takes too much memory or time for so many rows, as far as its trace tells."""
     try:
-        with prove.x64(question.x64):
-            traced = traced_for(question, question.traceable, rows)
+        traced = traced_for(question, question.traceable, rows)
     except MemoryError:
         return True  # NumPy makes arrays of so many rows in it.
-    except Problem:
-        raise
-    except BaseException:
-        return False  # Running it tells.
-    return peak(traced) > TAKEN or work(traced) > COMPUTED
+    # Of what is not traced, running it tells.
+    return traced is not None and (peak(traced) > TAKEN or work(traced) > COMPUTED)
 
 
 def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
@@ -270,18 +263,13 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
     """
     base = arguments.batch_size(question.data[0], question.axes) // count * count
     traced = question.traceable if function is None else function
-    try:
-        with prove.x64(question.x64):
-            few, more = (program(question, traced, rows) for rows in (base, 2 * base))
-            if is_unrolled(few, more, base):
-                return False
-            return few.calls_out or not alike(
-                few, more, program(question, traced, MANY * count // base * base)
-            )
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
+    few, more = (program(question, traced, rows) for rows in (base, 2 * base))
+    if few is None or more is None:
         return True
+    if is_unrolled(few, more, base):
+        return False
+    many = None if few.calls_out else program(question, traced, MANY * count // base * base)
+    return many is None or not alike(few, more, many)
 
 
 def is_unrolled(few: Program, more: Program, rows: int) -> bool:
@@ -292,38 +280,33 @@ def is_unrolled(few: Program, more: Program, rows: int) -> bool:
 def goes_row_by_row(question: "Question", function: Callable[[Values], Any], count: int) -> bool:
     """Whether a function has a Python loop over the rows, as over the microbatches of a pipeline."""
     rows = max(arguments.batch_size(question.data[0], question.axes) // count, 1) * count
-    try:
-        with prove.x64(question.x64):
-            few, more = (program(question, function, each) for each in (rows, 2 * rows))
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return False  # Running it tells.
-    return is_unrolled(few, more, rows)
+    few, more = (program(question, function, each) for each in (rows, 2 * rows))
+    # Of what is not traced, running it tells.
+    return few is not None and more is not None and is_unrolled(few, more, rows)
 
 
 def calls_out(question: "Question") -> bool:
     """Whether the reference calls what jax does not see, as far as it is traced."""
-    try:
-        with prove.x64(question.x64):
-            return program(
-                question, question.traceable, arguments.batch_size(question.data[0], question.axes)
-            ).calls_out
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return False
+    rows = arguments.batch_size(question.data[0], question.axes)
+    found = program(question, question.traceable, rows)
+    return found is not None and found.calls_out
 
 
-def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
-    """What a function is traced to for `rows` of the question's inputs."""
-    return program_of(traced_for(question, function, rows), rows)
+def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program | None:
+    """What a function is traced to for `rows` of the question's inputs; None where it is not."""
+    traced = traced_for(question, function, rows)
+    return None if traced is None else program_of(traced, rows)
 
 
 def traced_for(question: "Question", function: Callable[[Values], Any], rows: int) -> Any:
-    """The jaxpr of a function for `rows` of the question's inputs."""
-    packed = Packed(question.data[0], question.statics)
-    return jax.make_jaxpr(arrays_of(function, packed))(abstract_leaves(packed, question.axes, rows))
+    """The jaxpr of a function for `rows` of the question's inputs; None where it is not traced."""
+
+    def trace() -> Any:
+        packed = Packed(question.data[0], question.statics)
+        return jax.make_jaxpr(arrays_of(function, packed))(abstract_leaves(packed, question.axes, rows))
+
+    with prove.x64(question.x64):
+        return attempted(trace)
 
 
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:
@@ -335,14 +318,10 @@ def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_
     """
     question, count = parallel.trials.question, parallel.count
     shares = question.shares(size, count)
-    try:
-        expected, allowed = parallel.trials.at(question.kind, index, size, shares)
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
+    found = attempted(parallel.trials.at, question.kind, index, size, shares)
+    if found is None or not found[0].finite:
         return None
-    if not expected.finite:
-        return None
+    expected, allowed = found
     about = Check(count, question.kind, size, len(expected.results), index, resized=True, alone=True)
     check = parallel.run(about, expected, allowed, shares, explain=explain)
     return None if parallel.passes_over(expected, check) else check

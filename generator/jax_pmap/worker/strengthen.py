@@ -11,10 +11,11 @@ from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
 from .distance import same_bits
+from .exceptions import attempted
 from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, is_key_leaf, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
-from .protocol import SHIFTED, Problem
+from .protocol import SHIFTED
 
 #: Elements along an axis that is given with one.
 COLUMNS = 3
@@ -122,37 +123,25 @@ def find(
         *(perturbed(data[0], axes, statics, settled, f, seed + i) for i, f in enumerate(PERTURBED)),
     ]
     packed = Packed(prepared(data[0]), statics)
-    traced: list[Decisions] = []
-    for program in programs:
-        try:
-            traced.append(Decisions(arrays_of(program, packed), packed.leaves))
-        except MemoryError:
-            raise
-        except BaseException:
-            continue
+    every = (attempted(Decisions, arrays_of(program, packed), packed.leaves) for program in programs)
+    traced = [each for each in every if each is not None]
     sites = [site for each in traced for site in each.sites]
     first_result: list[Any] = []
 
+    def run(values: Values) -> list[np.ndarray | None]:
+        leaves = Packed(prepared(values), statics).leaves
+        return [each(leaves) for each in traced]
+
     def reached(values: Values) -> np.ndarray | None:
-        try:
-            leaves = Packed(prepared(values), statics).leaves
-            ways = [each(leaves) for each in traced]
-        except (MemoryError, Problem):
-            raise
-        except BaseException:
+        if (ways := attempted(run, values)) is None:
             return np.zeros(sum(site.ways for site in sites), bool)
         found = [way for way in ways if way is not None]
         return np.concatenate(found) if len(found) == len(ways) else None
 
     def result(values: Values) -> Any:
-        try:
-            if sites and reached(values) is None:
-                return None  # It may have no end.
-            return reference(prepared(values))
-        except (MemoryError, Problem):
-            raise
-        except BaseException:
-            return None
+        if sites and reached(values) is None:
+            return None  # It may have no end.
+        return attempted(lambda: reference(prepared(values)))
 
     def sound(values: Values) -> bool:
         if not first_result:

@@ -12,7 +12,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import COMPILING
-from .exceptions import describe_exception, summary, text_of
+from .exceptions import attempted, describe_exception, raising, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
@@ -111,13 +111,9 @@ def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Fr
         return jax.make_jaxpr(arrays_of(target.reference, packed))(abstract_leaves(packed, axes, rows))
 
     with prove.x64(target.x64):
-        try:
-            # A function that takes so many rows mostly takes twice as many, and not always half of them.
-            return tuple(map(tuple, couplings.reductions(program(size), program(2 * size))))
-        except MemoryError:
-            raise
-        except BaseException:
-            return ()
+        # A function that takes so many rows mostly takes twice as many, and not always half of them.
+        few, more = attempted(program, size), attempted(program, 2 * size)
+        return () if few is None or more is None else tuple(map(tuple, couplings.reductions(few, more)))
 
 
 def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
@@ -142,12 +138,8 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
         always, groups = found(size), set(minibatches.groups(traced(size), size))
         each, looked_at = sizes(always, size), 1
         for rows in (2 * size, *request.sizes) if always else ():
-            try:
-                other = found(rows)
-            except MemoryError:
-                raise
-            except BaseException:  # The function may not take so many.
-                continue
+            if (other := attempted(found, rows)) is None:
+                continue  # The function may not take so many.
             always, each, looked_at = always & other, each & sizes(other, rows), looked_at + 1
     number = math.lcm(*(number for number, _ in always))
     fixed = max(each - {size}, default=0) if looked_at > 1 and number == 1 else 0
@@ -218,15 +210,8 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
-    with prove.x64(x64):
-        try:
-            program = traced_as(function, packed, packed.leaves)
-        except MemoryError:
-            raise
-        except BaseException as error:
-            raise Problem(
-                "reference", summary(error), error=describe_exception(error, "<jax-pmap")
-            ) from error
+    with prove.x64(x64), raising("reference", "<jax-pmap"):
+        program = traced_as(function, packed, packed.leaves)
     jaxpr = program.jaxpr
     eps = prove.coarsest_eps(jaxpr)
     if not wide:

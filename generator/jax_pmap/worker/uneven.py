@@ -6,9 +6,10 @@ from typing import Any
 from . import arguments, prove, telling
 from .arguments import Values
 from .comparing import Parallel
+from .exceptions import attempted
 from .generator import rekeyed
 from .leaves import to_float64
-from .protocol import Check, Problem
+from .protocol import Check
 
 
 def uneven_sizes(count: int, base: int) -> list[int]:
@@ -50,12 +51,9 @@ def check_uneven(
             continue
         drawn = question.shares(used, count)
         for index in dict.fromkeys(inputs) if used else ():
-            try:
-                expected, allowed = trials.at(kind, index, used, drawn)
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
+            if (made := attempted(trials.at, kind, index, used, drawn)) is None:
                 break  # The reference takes no batch of this size.
+            expected, allowed = made
             if trials.left_domain(index, used, drawn):
                 continue
             rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), drawn)

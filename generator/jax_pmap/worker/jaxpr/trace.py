@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ..arguments import LeafAxes, Packed, Values, partitioned
+from ..exceptions import attempted
 from ..leaves import category, leaf_paths, shape_of
 
 #: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
@@ -70,12 +71,7 @@ def traced_arrays(function: Callable[[Values], Any], packed: Packed) -> "Any | N
 
     Such as a drop-in that prepares its batch, and wants numbers for that.
     """
-    try:
-        return jax.make_jaxpr(arrays_of(function, packed))(packed.leaves)
-    except MemoryError:
-        raise
-    except BaseException:
-        return None
+    return attempted(jax.make_jaxpr(arrays_of(function, packed)), packed.leaves)
 
 
 @dataclass(frozen=True)
