@@ -23,7 +23,7 @@ import pytest
 from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.syntax import without_annotations
-from jax_pmap.emit.weave import RECORDER, inside_of, name_node, rebuild, weave, woven_source
+from jax_pmap.emit.weave import RECORDER, Words, inside_of, name_node, rebuild, weave, woven_source
 from jax_pmap.model import Guard, Source, Span, Sync
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.text import FunctionText
@@ -388,7 +388,7 @@ def test_the_names_of_jax_and_of_the_axis() -> None:
             return m + jax.sum()
     """)
     syncs = after(body, "m = jax.mean()", "m"), around(body, "jax.sum()", "psum")
-    assert woven(body, *syncs, jax="jax_", axis="'data'") == source("""
+    assert woven(body, *syncs, words=Words(jax="jax_", axis="'data'")) == source("""
         def f(jax):
             m = jax.mean()
             m = jax_.lax.pmean(m, axis_name='data')

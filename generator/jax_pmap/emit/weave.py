@@ -11,6 +11,7 @@ import ast
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -36,46 +37,50 @@ Placed = TypeVar("Placed", Sync, Guard)
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What woven code calls things that are not the user's: some of the fields of `Names`."""
+
+    #: Source of the axis name, and what jax is imported as.
+    axis: str = "AXIS"
+    jax: str = "jax"
+    #: Helpers that take a device's part of a whole value, and of a number of rows.
+    own_share: str = "own_share"
+    own_size: str = "own_size"
+    #: Helpers that gather batches that are joined, put parts together, and divide a sum into such.
+    gather_joined: str = "gather_joined"
+    gathered: str = "gathered"
+    scattered: str = "scattered"
+    #: Helpers that fold the keys inside objects while the body runs, and that raise in place of the side of
+    #: an expression that a guard stands for.
+    own_draws: str = "own_draws"
+    unseen: str = "unseen"
+
+
 def weave(
     body: Body,
     syncs: Sequence[Sync] = (),
     guards: Sequence[Guard] = (),
-    axis: str = "AXIS",
+    words: Words = Words(),
     taps: Iterable[int] = (),
     reach: bool = False,
     result: str = "result",
-    jax: str = "jax",
     renames: Mapping[str, str] = MappingProxyType({}),
-    own_share: str = "own_share",
-    own_size: str = "own_size",
-    gather_joined: str = "gather_joined",
     tests: Mapping[int, int] = MappingProxyType({}),
-    own_draws: str = "own_draws",
     asked: Mapping[str, int] | None = None,
-    unseen: str = "unseen",
-    parts: tuple[str, str] = ("gathered", "scattered"),
     aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
-    `axis` is the source of the axis name; `taps` are points to record, in functions inside too; with
-    `reach`, entered branches are recorded; `result` names the result where it must be taken apart, `jax` is
-    what jax is imported as; `renames` are sources in place of functions that are called as ``module.name`` or
-    ``self.name``; `own_share` is the name of the helper that takes a device's part of a whole value,
-    `own_size` that of the one that takes its part of a number of rows,
-    `gather_joined` that of the one that gathers batches that are joined,
-    `own_draws` that of the one that folds the keys inside objects while the body runs; `tests` are numbers
-    under which what decides on the way through the function is recorded, by point; `asked` are sources of
-    what is called, in one line, with the number under which is noted what that is: unless it is None,
-    functions inside are noted too; `unseen` is the name of the helper that raises in place of the side of an
-    expression that a guard stands for; `parts` are those that put parts together and that divide a sum into
-    such; `aliases` are other names for what the function reads of its module, none of which it binds itself.
+    `taps` are points to record, in functions inside too; with `reach`, entered branches are recorded;
+    `result` names the result where it must be taken apart; `renames` are sources in place of functions that
+    are called as ``module.name`` or ``self.name``; `tests` are numbers under which what decides on the way
+    through the function is recorded, by point; `asked` are sources of what is called, in one line, with the
+    number under which is noted what that is: unless it is None, functions inside are noted too; `aliases` are
+    other names for what the function reads of its module, none of which it binds itself.
     """
-    editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
-    editor.renames, editor.tests = renames, tests
-    editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
-    editor.own_size, editor.gather_joined = own_size, gather_joined
-    editor.unseen, editor.parts, editor.aliases = unseen, parts, aliases
+    editor = Editor(body, syncs, guards, words, frozenset(taps), reach, result)
+    editor.renames, editor.tests, editor.asked, editor.aliases = renames, tests, asked, aliases
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -127,19 +132,15 @@ class Editor(cst.CSTTransformer):
         body: Body,
         syncs: Sequence[Sync],
         guards: Sequence[Guard],
-        axis: str,
+        words: Words,
         taps: frozenset[int],
         reach: bool,
         result: str,
-        jax: str,
     ) -> None:
         super().__init__()
-        self.body, self.axis, self.taps, self.reach, self.result = body, axis, taps, reach, result
-        self.jax = jax
+        self.body, self.words, self.taps, self.reach, self.result = body, words, taps, reach, result
+        self.axis, self.jax = words.axis, words.jax
         self.renames: Mapping[str, str] = {}
-        self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
-        self.own_size, self.gather_joined = "own_size", "gather_joined"
-        self.parts = ("gathered", "scattered")
         self.aliases: Mapping[str, str] = {}
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
@@ -355,7 +356,7 @@ class Editor(cst.CSTTransformer):
         if sync.constant:
             value = call_on(f"{self.jax}.lax.stop_gradient(x)", parenthesized(value))
         if sync.op == OWN_SHARE:
-            return call_on(f"{self.own_share}(x{axis})", value)
+            return call_on(f"{self.words.own_share}(x{axis})", value)
         if sync.op == DIVIDE and sync.containers:
             return call_on(self.divided(sync, "x"), value, at=1)
         if sync.op == DIVIDE:
@@ -364,12 +365,12 @@ class Editor(cst.CSTTransformer):
             plain = isinstance(value, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
             return part.with_changes(left=value if plain else enclosed(value))
         if sync.op == OWN_SIZE:
-            return call_on(f"{self.own_size}(x)", value)
+            return call_on(f"{self.words.own_size}(x)", value)
         if sync.like:
             return call_on(self.in_parts(sync, "x"), value, at=1)
         if sync.joined is not None:
             count, rows = sync.joined
-            return call_on(f"{self.gather_joined}(x, {count}, {rows}{axis})", value)
+            return call_on(f"{self.words.gather_joined}(x, {count}, {rows}{axis})", value)
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axes(sync.along), sync.axis)
         if sync.paths == ("",):
@@ -383,7 +384,7 @@ class Editor(cst.CSTTransformer):
 
     def in_parts(self, sync: Sync, value: str) -> str:
         """Source of a value put together of the devices' parts, or summed and divided into such."""
-        helper = self.parts[0 if sync.op == GATHERED else 1]
+        helper = self.words.gathered if sync.op == GATHERED else self.words.scattered
         return f"{helper}({string(dotted(sync.like))}, {value})"
 
     def together(
@@ -436,7 +437,9 @@ class Editor(cst.CSTTransformer):
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
         suite, first = lines_of_body(function)
-        call = cst.parse_expression(f"{self.own_draws}({', '.join(sync.value for sync in self.around)})")
+        call = cst.parse_expression(
+            f"{self.words.own_draws}({', '.join(sync.value for sync in self.around)})"
+        )
         block = cst.With([cst.WithItem(call)], cst.IndentedBlock(suite.body[first:], footer=suite.footer))
         return function.with_changes(body=suite.with_changes(body=[*suite.body[:first], block], footer=()))
 
@@ -587,7 +590,7 @@ class Editor(cst.CSTTransformer):
         """The call that raises in place of a side of an expression that was not observed."""
         self.left_out(self.guards[place(side.span)])
         text = ast.unparse(parsed_expression(side.text))
-        return cst.Call(cst.Name(self.unseen), [cst.Arg(cst.SimpleString(string(text)))])
+        return cst.Call(cst.Name(self.words.unseen), [cst.Arg(cst.SimpleString(string(text)))])
 
     def left_out(self, guard: Guard) -> None:
         """Take note that nothing in a guarded place is emitted."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from jax_pmap.emit.callees import CallGraph, UserFunction, renamed
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
-from jax_pmap.emit.weave import RECORDER, method_name
+from jax_pmap.emit.weave import RECORDER, Words, method_name
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
@@ -15,16 +16,15 @@ from jax_pmap.reading.facts import FunctionRun, GradientCall
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import COPIES, Around
 
-#: What observed code calls jax and the helper that takes a device's share: names no function has.
-JAX, OWN_SHARE_NAME, OWN_SIZE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__", "__jax_pmap_own_size__"
-GATHER_NAME = "__jax_pmap_gather_joined__"
-OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
+#: What observed code calls jax and the helpers: names no function has.
+WORDS = Words(**{field: f"__jax_pmap_{field}__" for field in Words.__slots__})
+JAX = WORDS.jax
 #: What observed code calls: the device's share of a value, all rows of joined batches, the folding of keys
 #: inside objects, and the mean over devices of gradients, of which they have their own where they have parts
 #: of what they are taken of.
 HELPERS = f"""\
 @__jax_pmap_contextlib__.contextmanager
-def {OWN_DRAWS_NAME}(*objects):
+def {WORDS.own_draws}(*objects):
     from flax import nnx
     keys = {JAX}.tree.map(lambda key: key, nnx.state(objects, nnx.RngKey))
     index = {JAX}.lax.axis_index({{axis}})
@@ -33,24 +33,24 @@ def {OWN_DRAWS_NAME}(*objects):
     yield
     nnx.update(objects, keys)
 
-def {OWN_SHARE_NAME}(tree, axis=0):
+def {WORDS.own_share}(tree, axis=0):
     def part(x):
         size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
         return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
     return {JAX}.tree.map(part, tree)
 
-def {OWN_SIZE_NAME}(rows):
+def {WORDS.own_size}(rows):
     size, left = divmod(rows, {JAX}.lax.psum(1, {{axis}}))
     if left:
         raise ValueError
     return size
 
-def {GATHER_NAME}(x, count, rows, axis=0):
+def {WORDS.gather_joined}(x, count, rows, axis=0):
     parts = x.reshape(*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
     whole = {JAX}.lax.all_gather(parts, {{axis}}, axis=axis + 1, tiled=True)
     return whole.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
 
-def {SCATTERED_NAME}(name, tree):
+def {WORDS.scattered}(name, tree):
     def own(leaf, is_part):
         return leaf / {JAX}.lax.psum(1, {{axis}}) if is_part else {JAX}.lax.pmean(leaf, {{axis}})
     leaves, structure = {JAX}.tree.flatten(tree)
@@ -66,6 +66,7 @@ class Bodies:
     ) -> None:
         """The tables of `body` alone; `settled` arguments have no values but those that are tried."""
         self.body, self.call_graph, self.axis_name, self.settled = body, call_graph, axis_name, settled
+        self.words = replace(WORDS, axis=repr(axis_name))
         #: Of arguments, or parts of them, whether the devices have parts of each of their arrays.
         self.parted: Mapping[str, tuple[bool, ...]] = {}
         #: Whether names are made whole where they are read: sums over microbatches leave functions partial.
@@ -139,7 +140,7 @@ class Bodies:
             "import contextlib as __jax_pmap_contextlib__",
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
-            HELPERS.format(axis=repr(self.axis_name), parted=dict(self.parted)),
+            HELPERS.format(axis=self.words.axis, parted=dict(self.parted)),
             f"{COPIES} = {{}}",
         ]
         here, elsewhere = list(first), dict[str, list[str]]()

@@ -16,7 +16,6 @@ from dataclasses import replace
 from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import AROUND, woven_source
 from jax_pmap.model import FOLD, Refusal, Sync
-from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, OWN_SIZE_NAME
 from jax_pmap.planning.coupling import fails_on_share, shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer
@@ -91,22 +90,11 @@ def find_folds(
 def _survey(
     observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
 ) -> protocol.Draws:
-    axis = repr(observer.axis_name)
     points = [e.point for e in expressions(observer).values() if not e.in_test]
 
     def tapped(body: Body) -> str:
         return woven_source(
-            body,
-            syncs,
-            points,
-            observer.name_of(body),
-            axis=axis,
-            jax=JAX,
-            renames=observer.renames(body),
-            own_share=OWN_SHARE_NAME,
-            own_size=OWN_SIZE_NAME,
-            gather_joined=GATHER_NAME,
-            own_draws=OWN_DRAWS_NAME,
+            body, syncs, points, observer.name_of(body), words=observer.words, renames=observer.renames(body)
         )
 
     observer.say("following the random keys")

@@ -12,14 +12,6 @@ from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import woven_source
 from jax_pmap.model import Refusal, Sync
-from jax_pmap.planning.bodies import (
-    GATHER_NAME,
-    JAX,
-    OWN_DRAWS_NAME,
-    OWN_SHARE_NAME,
-    OWN_SIZE_NAME,
-    SCATTERED_NAME,
-)
 from jax_pmap.planning.callees import Callees
 from jax_pmap.planning.decide import Decider, Observation
 from jax_pmap.planning.events import State
@@ -77,13 +69,7 @@ class Observer(Placer):
                 syncs,
                 taps,
                 self.name_of(body),
-                axis=repr(self.axis_name),
-                jax=JAX,
-                own_share=OWN_SHARE_NAME,
-                own_size=OWN_SIZE_NAME,
-                gather_joined=GATHER_NAME,
-                own_draws=OWN_DRAWS_NAME,
-                parts=("", SCATTERED_NAME),
+                words=self.words,
                 reach=body is self.body or self.watch.is_watched(body),
                 renames=self.renames(body, callee_bodies),
                 tests=self.watch.numbers_of(body),
