@@ -9,7 +9,7 @@ from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import UNKNOWN, Array
 from jax_pmap.syntax.resolve import Unknown, given_for
-from jax_pmap.syntax.scopes import positional
+from jax_pmap.syntax.scopes import names_in, positional
 
 #: Names of what is mapped as equal copies, one for each device.
 _COPIES = re.compile(r"param|state|model|config|cfg|self|variables|replica|^w$")
@@ -175,8 +175,8 @@ def _is_copies(module: Module, node: ast.AST) -> bool:
     if name not in _STACKS:
         return False
     if isinstance(rows, ast.ListComp):
-        targets = {each.id for each in ast.walk(rows.generators[0].target) if isinstance(each, ast.Name)}
-        used = {each.id for each in ast.walk(rows.elt) if isinstance(each, ast.Name)}
+        targets = names_in(rows.generators[0].target)
+        used = names_in(rows.elt)
         return not targets & used and not any(isinstance(each, ast.Call) for each in ast.walk(rows.elt))
     return (
         isinstance(rows, ast.BinOp)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_pmap.syntax.lines import parsed_expression
+from jax_pmap.syntax.scopes import names_in
 
 #: What makes each of the parts of a decomposed reduction that of all devices, given the operator and source.
 Collective = Callable[[str, str], str]
@@ -333,7 +334,7 @@ def _updated(source: str) -> tuple[str, str] | None:
 
 def free_name(wanted: str, given: Mapping[str, str]) -> str:
     """`wanted`, or that with a trailing underscore where one of the arguments has a name like it."""
-    used = {node.id for s in given.values() for node in ast.walk(ast.parse(s)) if isinstance(node, ast.Name)}
+    used = names_in(*map(ast.parse, given.values()))
     return free_name(f"{wanted}_", given) if wanted in used else wanted
 
 

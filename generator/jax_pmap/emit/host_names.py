@@ -11,12 +11,7 @@ from jax_pmap.emit.lines import Change, split
 from jax_pmap.emit.names import ALIASES, OWN, Imported, Names, bindings
 from jax_pmap.emit.render import Pieces
 from jax_pmap.reading.target import Target
-
-#: Nodes that bind their `name`.
-_NAMED = (
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
-    *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
-)
+from jax_pmap.syntax.scopes import Scope, every_scope
 
 
 class HostNames:
@@ -29,7 +24,7 @@ class HostNames:
         self.leading = self._leading()
         self.identifiers = _identifiers(target.parsed.tree)
         #: What every bound name stands for, in any scope.
-        self.bound = _bound(target.parsed.tree)
+        self.bound = _bound(target.parsed.scopes[target.parsed.tree])
         imported = {
             name: what
             for statement in self.leading
@@ -185,23 +180,13 @@ def _identifiers(tree: ast.AST) -> set[str]:
     return found
 
 
-def _bound(tree: ast.AST) -> dict[str, set[Imported]]:
+def _bound(top: Scope) -> dict[str, set[Imported]]:
     """What every bound name of a file stands for, in any scope; of no module where it is not imported."""
     found: dict[str, set[Imported]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            if any(item.name == "*" for item in node.names):
-                continue
-            for bound, what in bindings(ast.unparse(node)).items():
-                found.setdefault(bound, set()).add(what)
-            continue
-        name: str | None = None
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            name = node.id
-        elif isinstance(node, ast.arg):
-            name = node.arg
-        elif isinstance(node, _NAMED):
-            name = node.name
-        if name:
-            found.setdefault(name, set()).add(Imported("", name))
+    for name, several in (row for scope in every_scope(top) for row in scope.bindings.items()):
+        # One that is declared, and has no value, is a name of its scope as well.
+        imported = [each.qualname if each.kind == "import" else "" for each in several] or [""]
+        found.setdefault(name, set()).update(
+            Imported(each) if each else Imported("", name) for each in imported
+        )
     return found

@@ -219,7 +219,7 @@ class _Naming(cst.CSTTransformer):
                 each.arg == "axis_name" and ast.unparse(each.value) == self.axis for each in node.keywords
             )
         )
-        return {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
+        return names_in(*calls)
 
     def shorter(self, line: cst.SimpleStatementLine) -> list[cst.SimpleStatementLine]:
         """One statement, with what it needs in front."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from jax_pmap.emit.names import Names
-from jax_pmap.emit.source import own_nodes
+from jax_pmap.emit.source import returned
 from jax_pmap.model import Argument, Plan
 
 
@@ -142,26 +142,18 @@ class Partition:
 def _element_names(body: str, known: Mapping[int, str]) -> list[str]:
     """Names for the elements of the tuple that every return shows, or nothing."""
     found: list[list[str]] = []
-    for node in own_nodes(body):
-        if isinstance(node, ast.Return):
-            if not isinstance(node.value, ast.Tuple):
-                return []
-            elements = node.value.elts
-            if any(isinstance(each, ast.Starred) for each in elements):
-                return []
-            found.append(
-                [
-                    e.id if isinstance(e, ast.Name) else known.get(i, f"result_{i}")
-                    for i, e in enumerate(elements)
-                ]
-            )
+    for value in returned(body):
+        if not isinstance(value, ast.Tuple) or any(isinstance(each, ast.Starred) for each in value.elts):
+            return []
+        rows = enumerate(value.elts)
+        found.append([e.id if isinstance(e, ast.Name) else known.get(i, f"result_{i}") for i, e in rows])
     names = found[0] if found and all(each == found[0] for each in found) else []
     return names if len(set(names)) == len(names) else []
 
 
 def returns_value(body: str) -> bool:
     """Whether any return of a body has a value."""
-    return any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(body))
+    return any(value is not None for value in returned(body))
 
 
 class _OwnReturns(cst.CSTTransformer):

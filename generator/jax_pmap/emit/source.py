@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import Parameter
+from jax_pmap.syntax.scopes import bound_names, own_nodes
 
 
 def signature(parameters: tuple[Parameter, ...]) -> list[str]:
@@ -44,38 +44,26 @@ def indented(body: str, width: int) -> str:
     )
 
 
-def own_nodes(body: str) -> Iterable[ast.AST]:
-    """Walk a body without going into functions and classes defined in it."""
-    pending: list[ast.AST] = list(ast.parse(body).body)
-    while pending:
-        node = pending.pop(0)
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            pending.extend(ast.iter_child_nodes(node))
-
-
 def assigned_names(source: str) -> set[str]:
-    """Names that statements bind in their own scope, by assignment or definition."""
-    found: set[str] = set()
-    for node in own_nodes(source):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-    return found
+    """Names that statements bind in their own scope."""
+    return bound_names(ast.parse(source).body)
+
+
+def returned(body: str) -> list[ast.expr | None]:
+    """What each return of a body gives."""
+    return [node.value for node in own_nodes(ast.parse(body).body) if isinstance(node, ast.Return)]
 
 
 def returned_names(body: str, count: int) -> list[str]:
     """Names of the elements when every return is the same tuple of `count` distinct names."""
     found: set[tuple[str, ...]] = set()
-    for node in own_nodes(body):
-        if isinstance(node, ast.Return):
-            if not isinstance(node.value, ast.Tuple):
-                return []
-            names = tuple(item.id for item in node.value.elts if isinstance(item, ast.Name))
-            if len(names) != len(node.value.elts):
-                return []
-            found.add(names)
+    for value in returned(body):
+        if not isinstance(value, ast.Tuple):
+            return []
+        names = tuple(item.id for item in value.elts if isinstance(item, ast.Name))
+        if len(names) != len(value.elts):
+            return []
+        found.add(names)
     names = found.pop() if len(found) == 1 else ()
     return list(names) if len(set(names)) == len(names) == count else []
 

@@ -31,8 +31,8 @@ from jax_pmap.emit.weave import written
 from jax_pmap.locating.paths import folders_with
 from jax_pmap.model import Backend, Evidence, Plan, Request, Role, Source, Span, refused
 from jax_pmap.reading.target import Target, made_by_a_program, running_values
+from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.syntax.slice import changes_path
-from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.version import VERSION
 
@@ -247,7 +247,7 @@ def _unit(
         enclosed=enclosed.definition if enclosed else "",
         taken_names=facts.taken_names | compared,
         # Collectives are the only thing of ours inside a body.
-        shadowed=frozenset({"jax"}) & _bound(function_text(each).text for each in texts),
+        shadowed=frozenset({"jax"}) & names_of_its_own(*(each.definition for each in texts)),
         helpers=request.helpers,
         bound=bound.call if bound else None,
         remainder=remainder_of(plan, request.remainder, request.backend, facts.span),
@@ -348,21 +348,6 @@ def defined_name(text: str) -> str:
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return str(getattr(statement.targets[0], "id", ""))
     return str(getattr(statement, "name", ""))
-
-
-def _bound(definitions: Iterable[str]) -> set[str]:
-    """Every name that functions bind, also inside the functions nested in them."""
-    found: set[str] = set()
-    for node in (node for text in definitions for node in ast.walk(ast.parse(text))):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(item.asname or item.name).partition(".")[0] for item in node.names}
-    return found
 
 
 def docstring_of(target: Target) -> str | None:

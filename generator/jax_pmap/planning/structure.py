@@ -17,7 +17,7 @@ from pathlib import Path
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.scopes import root_name
+from jax_pmap.syntax.scopes import names_stored, root_name
 from jax_pmap.worker.protocol import FixedForm
 
 Function = ast.FunctionDef | ast.Lambda
@@ -355,8 +355,7 @@ def chosen_by_size(function: Function) -> Iterator[ast.expr]:
 
 def stored(node: ast.Assign) -> set[str]:
     """Names that an assignment binds."""
-    stored = (each for to in node.targets for each in ast.walk(to))
-    return {each.id for each in stored if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return names_stored(*node.targets)
 
 
 def reads_size(node: ast.expr, sizes: Collection[str]) -> bool:

@@ -17,7 +17,7 @@ from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import Event
 from jax_pmap.syntax.lines import parsed_expression
-from jax_pmap.syntax.scopes import bound_names, parameters
+from jax_pmap.syntax.scopes import bound_names, names_in, names_of_its_own
 from jax_pmap.syntax.text import function_text
 
 #: Statements and expressions that choose a way.
@@ -185,8 +185,7 @@ class Watch:
 
 
 def _names(source: str) -> set[str]:
-    tree = ast.parse(f"({source.strip()})")
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return names_in(parsed_expression(source))
 
 
 def _deciding(node: ast.AST) -> set[str]:
@@ -199,19 +198,12 @@ def _deciding(node: ast.AST) -> set[str]:
         parts = [*node.values]
     else:
         parts = [getattr(node, part) for part in ("test", "iter", "subject") if hasattr(node, part)]
-    return {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}
+    return names_in(*parts)
 
 
 def _local(found: UserFunction) -> set[str]:
     """Names that a function and those nested in it bind, or take from the functions around it."""
-    out: set[str] = set(found.facts.closure_names)
-    for node in ast.walk(found.parsed.definition):
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            out |= {each.arg for each in parameters(node.args)}
-            out |= bound_names(node.body if isinstance(node, ast.FunctionDef) else [node.body])
-        elif isinstance(node, ast.comprehension):
-            out |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
-    return out
+    return {*found.facts.closure_names, *names_of_its_own(found.parsed.definition)}
 
 
 def _above(
@@ -251,15 +243,8 @@ def _settled(
     table: dict[int, frozenset[str]] = {}
     for caller, _ in calls:
         names = {parameter.name for parameter in caller.facts.parameters}
-        inside = [node for statement in caller.parsed.definition.body for node in ast.walk(statement)]
-        stored = {n.id for n in inside if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-        stored |= {
-            each.arg
-            for n in inside
-            if isinstance(n, ast.FunctionDef | ast.Lambda)
-            for each in parameters(n.args)
-        }
-        table[id(caller)] = frozenset(names - stored)
+        body = caller.parsed.definition.body
+        table[id(caller)] = frozenset(names - bound_names(body) - names_of_its_own(*body))
     origin = calls[0][0]
     table[id(origin)] &= frozenset(own)
     changed = True
@@ -310,14 +295,10 @@ def _given_constants(
         if len(call.args) > len(order):
             return receiver
         written |= {name for name, _ in given if name is not None}
-        constant -= {name for name, value in given if _reads(value) & set(free) and name is not None}
+        constant -= {name for name, value in given if names_in(value) & set(free) and name is not None}
     named = (n for n in ast.walk(caller.parsed.definition) if isinstance(n, ast.Name | ast.Attribute))
     # Handed on, it may be called with anything.
     if any(id(n) not in known and isinstance(n.ctx, ast.Load) and ast.unparse(n) == called for n in named):
         return receiver
     # The value that holds a function may hold another one the next time, with other arguments bound to it.
     return constant & (written | receiver) if found.by_value else constant
-
-
-def _reads(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

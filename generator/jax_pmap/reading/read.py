@@ -27,6 +27,7 @@ from jax_pmap.syntax.scopes import (
     ALWAYS_THERE,
     defaults,
     free_names,
+    names_in,
     own_nodes,
     parameters,
     quoted_names,
@@ -322,5 +323,5 @@ def _made_from_seed(parsed: ParsedSource) -> set[str]:
     seeds: set[str] = set()
     for call in body_calls(parsed):
         if parsed.qualname(call.func) in ("jax.random.key", "jax.random.PRNGKey") and call.args:
-            seeds |= {node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)}
+            seeds |= names_in(call.args[0])
     return seeds

@@ -199,6 +199,14 @@ class Scopes:
             self._bind_target(scope, target.value, None)
 
 
+def every_scope(scope: Scope) -> Iterator[Scope]:
+    """A scope, and those inside it."""
+    pending = [scope]
+    for each in pending:  # grows while it is walked
+        yield each
+        pending += each.inside
+
+
 def _alone(nodes: Iterable[ast.AST], annotations: bool = True) -> Scope:
     """The scope of nodes that are looked at without the module they stand in."""
     # What they declare `global` is bound outside.
@@ -212,13 +220,10 @@ def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
     return set(_alone(nodes).bindings)
 
 
-def names_of_its_own(function: ast.AST) -> set[str]:
-    """Names that a function binds, and the scopes inside it, the name it is defined under left out."""
-    pending, found = list(_alone([function]).inside), set[str]()
-    for scope in pending:
-        found |= scope.bindings.keys()
-        pending += scope.inside
-    return found
+def names_of_its_own(*functions: ast.AST) -> set[str]:
+    """Names that functions bind, and the scopes inside them, those they are defined under left out."""
+    inside = _alone(functions).inside
+    return {name for own in inside for scope in every_scope(own) for name in scope.bindings}
 
 
 def names_of_inner_scopes(function: ast.AST) -> set[str]:
@@ -264,9 +269,15 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
         yield arguments.kwarg
 
 
-def names_in(node: ast.AST) -> set[str]:
-    """Every name that is read or written in `node`."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+def names_in(*nodes: ast.AST) -> set[str]:
+    """Every name that is read or written in `nodes`."""
+    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def names_stored(*nodes: ast.AST) -> set[str]:
+    """Every name that is given a value in `nodes`, or deleted, in whatever scope."""
+    every = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in every if not isinstance(each.ctx, ast.Load)}
 
 
 def root_name(node: ast.AST) -> str | None:

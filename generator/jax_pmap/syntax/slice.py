@@ -17,7 +17,7 @@ from typing import TypeAlias
 from jax_pmap.sources import module_among
 from jax_pmap.syntax.imports import Import, import_rows
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, root_name, used_names
+from jax_pmap.syntax.scopes import bound_names, names_in, own_nodes, parameters, root_name, used_names
 
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -113,7 +113,7 @@ class Module:
         #: Names that they bind.
         self.bound = frozenset().union(*(unit.binds for unit in self.units))
         #: Names that anything in the file uses.
-        self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        self.used = names_in(tree)
         #: Names through which the target can be called: functions that call it, aliases, objects.
         self.reaching = {parsed.definition.name}
         if parsed.source.binding is not None:

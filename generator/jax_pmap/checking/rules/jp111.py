@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.syntax.scopes import names_in
+from jax_pmap.syntax.scopes import names_in, names_stored
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -45,9 +45,7 @@ def _loop(module: Module, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While |
 def _assigned(loop: ast.AST, inner: ast.AST) -> set[str]:
     """Names that a turn of `loop` sets, but for parameters of the mapped function itself."""
     own = {each.arg for each in ast.walk(inner) if isinstance(each, ast.arg)}
-    stored = {
-        each.id for each in ast.walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    }
+    stored = names_stored(loop)
     defined = {each.name for each in ast.walk(loop) if isinstance(each, ast.FunctionDef)}
     return (stored | defined) - own
 
