@@ -1,6 +1,6 @@
 """Other example arguments made of the given ones: in generic position, far out, hardly different."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,20 @@ from .leaves import category, is_float
 
 #: How far ahead counters are put.
 AHEAD = 1000
+
+
+def along(numbers: np.ndarray, leaf: Any, axis: int) -> np.ndarray:
+    """One number a row, shaped to go with a leaf."""
+    return numbers.reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+
+
+def in_floats(values: Values, axes: LeafAxes, change: Callable[[Any, int], Any]) -> Values:
+    """The same values with the floats of the batch changed, in their own dtypes."""
+
+    def row(leaf: Any, axis: int) -> Any:
+        return change(leaf, axis).astype(leaf.dtype) if is_float(leaf) and leaf.size else leaf
+
+    return map_batch(values, axes, row)
 
 
 def perturb(
@@ -38,6 +52,7 @@ def perturb(
     if wild:
         values = map_batch(values, axes, lambda leaf, axis: redrawn(leaf, axis, random, skew))
     order = uneven_order(values, axes, size, random)
+    moved = map_batch(values, axes, lambda leaf, axis: take(leaf, axis, order))
 
     def one(leaf: Any) -> Any:
         if not is_float(leaf):
@@ -49,15 +64,11 @@ def perturb(
         return in_order(wide, wide * (1.0 + 0.2 * noise)).astype(leaf.dtype)
 
     def row(leaf: Any, axis: int) -> Any:
-        leaf = take(leaf, axis, order)
-        if not wild or not is_float(leaf):
-            return leaf
         real = leaf.dtype.kind != "c"
         low = -2.0 if real and not np.min(np.asarray(leaf, np.float64), initial=0.0) >= 0 else 0.1
-        factors = np.linspace(low, 3.0, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
-        return (leaf * factors).astype(leaf.dtype)
+        return leaf * along(np.linspace(low, 3.0, size), leaf, axis)
 
-    moved = map_batch(values, axes, row)
+    moved = in_floats(moved, axes, row) if wild else moved
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}
 
 
@@ -91,7 +102,7 @@ def redrawn(leaf: Any, axis: int, random: np.random.Generator, skew: float = 0.0
     elif low == high:
         low, high = min(low, 0), max(high, 0 if low else 1)
     size = leaf.shape[axis]
-    rise = np.linspace(skew - 1.25, skew + 1.25, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+    rise = along(np.linspace(skew - 1.25, skew + 1.25, size), leaf, axis)
     share = np.clip(rise + random.uniform(0.0, 1.0, leaf.shape), 0.0, 1.0 - 1e-9)
     span = high - low + 1
     return (low + np.minimum(np.floor(share * span), span - 1)).astype(leaf.dtype)
@@ -114,15 +125,9 @@ def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values
 
     What a clip, a threshold or a schedule does only there is else never compared.
     """
-    size = batch_size(values, axes)
-    factors = np.logspace(-1.0, 3.0, size)
-
-    def row(leaf: Any, axis: int) -> Any:
-        if not is_float(leaf):
-            return leaf
-        return (leaf * factors.reshape([-1] + [1] * (leaf.ndim - 1 - axis))).astype(leaf.dtype)
-
-    return ahead(map_batch(values, axes, row), axes, statics)
+    factors = np.logspace(-1.0, 3.0, batch_size(values, axes))
+    out = in_floats(values, axes, lambda leaf, axis: leaf * along(factors, leaf, axis))
+    return ahead(out, axes, statics)
 
 
 def ahead(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values:
@@ -150,32 +155,22 @@ def far(leaf: Any) -> Any:
     return np.asarray(int(leaf) + AHEAD, leaf.dtype) if room > AHEAD else leaf
 
 
-def shrink(values: Values, axes: LeafAxes) -> Values:
-    """The same values with the floats of the batch a fiftieth as large, so that they hardly differ.
+def shrunk(leaf: Any, axis: int) -> Any:
+    """Floats a fiftieth as large, so that they hardly differ.
 
     A threshold on how far the examples lie apart is else on one side of it throughout.
     """
-
-    def row(leaf: Any, axis: int) -> Any:
-        return (leaf * 0.02).astype(leaf.dtype) if is_float(leaf) else leaf
-
-    return map_batch(values, axes, row)
+    return leaf * 0.02
 
 
-def shift(values: Values, axes: LeafAxes) -> Values:
-    """The same values with the floats of the batch far from zero, a thousand times as far as they are apart.
+def shifted(leaf: Any, axis: int) -> Any:
+    """Floats far from zero, a thousand times as far as they are apart.
 
     ``mean(x**2) - mean(x)**2`` is else as good a variance as that of what is left of the mean.
     """
-
-    def row(leaf: Any, axis: int) -> Any:
-        if not is_float(leaf) or not leaf.size:
-            return leaf
-        with np.errstate(all="ignore"):
-            spread = np.std(np.asarray(leaf, np.complex128))
-        return (leaf + 1e3 * (spread if np.isfinite(spread) else 1.0)).astype(leaf.dtype)
-
-    return map_batch(values, axes, row)
+    with np.errstate(all="ignore"):
+        spread = np.std(np.asarray(leaf, np.complex128))
+    return leaf + 1e3 * (spread if np.isfinite(spread) else 1.0)
 
 
 def jitter(

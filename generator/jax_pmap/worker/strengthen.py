@@ -14,7 +14,7 @@ from .distance import same_bits
 from .exceptions import attempted
 from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, is_key_leaf, leaf_paths, shape_of, to_float64
-from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
+from .perturb import along, exaggerate, in_floats, perturb, shifted, shrunk, vary_numbers
 from .protocol import SHIFTED
 
 #: Elements along an axis that is given with one.
@@ -32,6 +32,16 @@ ALTERED = {
     "twice": "each row twice, the second time in the reverse order",
     "shifted": SHIFTED,
 }
+#: Which rows are taken in some of them, by the numbers of all: in reverse, so that others come first; the
+#: first half like the first one, as devices differ then in what holds for any or for all rows; and half of
+#: them, then these in reverse, where it shows which of two that are alike counts.
+ORDERS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "back": lambda rows: rows[::-1],
+    "alike": lambda rows: np.where(rows < len(rows) // 2, 0, rows),
+    "twice": lambda rows: np.minimum(rows, rows[::-1]),
+}
+#: What becomes of the floats in others.
+FLOATS: Mapping[str, Callable[[Any, int], Any]] = {"near": shrunk, "shifted": shifted}
 #: Sets of inputs that are tried, and how many that show something new are kept.
 TRIED, KEPT = 80, 12
 #: The same for inputs of more than `LARGE` bytes.
@@ -71,16 +81,12 @@ def perturbed(
     # Labels: as many low ones as high ones, but for one form.
     skew = -0.4 if form == "back" else 0.0
     out = perturb(values, axes, statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
-    if form == "back":
-        out = mirrored(out, axes)
-    if form == "near":
-        out = shrink(out, axes)
-    if form == "alike":
-        out = half_alike(out, axes)
-    if form == "twice":
-        out = folded(out, axes)
-    if form == "shifted":
-        out = shift(out, axes)
+    if order := ORDERS.get(form):
+        out = arguments.map_batch(
+            out, axes, lambda leaf, axis: arguments.take(leaf, axis, order(np.arange(shape_of(leaf)[axis])))
+        )
+    if change := FLOATS.get(form):
+        out = in_floats(out, axes, change)
     if form == "far":
         out = exaggerate(out, axes, settled)
     return vary_numbers(out, settled, seed)
@@ -432,11 +438,6 @@ def like(new: Any, old: Any) -> Any:
         return np.asarray(new).astype(old.dtype)
 
 
-def along(numbers: np.ndarray, leaf: Any, axis: int) -> np.ndarray:
-    """One number a row, shaped to go with a leaf."""
-    return numbers.reshape([-1] + [1] * (leaf.ndim - 1 - axis))
-
-
 def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool) -> dict[str, list[Change]]:
     """Ways to change each kind of leaf; `numbers` are those the program compares with.
 
@@ -641,36 +642,6 @@ def search(
 def size_of(values: Values) -> int:
     """Bytes of all arrays."""
     return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(values) if category(leaf) == "array")
-
-
-def mirrored(values: Values, axes: LeafAxes) -> Values:
-    """The same rows in the opposite order."""
-
-    def back(leaf: Any, axis: int) -> Any:
-        return arguments.take(leaf, axis, np.arange(shape_of(leaf)[axis])[::-1])
-
-    return arguments.map_batch(values, axes, back)
-
-
-def half_alike(values: Values, axes: LeafAxes) -> Values:
-    """The first half of the rows all like the first: devices differ in what holds for any or for all rows."""
-
-    def repeated(leaf: Any, axis: int) -> Any:
-        rows = np.arange(shape_of(leaf)[axis])
-        rows[: len(rows) // 2] = 0
-        return arguments.take(leaf, axis, rows)
-
-    return arguments.map_batch(values, axes, repeated)
-
-
-def folded(values: Values, axes: LeafAxes) -> Values:
-    """Half of the rows, then these in the reverse order: which of two that are alike counts, shows."""
-
-    def twice(leaf: Any, axis: int) -> Any:
-        rows = np.arange(shape_of(leaf)[axis])
-        return arguments.take(leaf, axis, np.minimum(rows, rows[::-1]))
-
-    return arguments.map_batch(values, axes, twice)
 
 
 def weaknesses(values: Values, axes: LeafAxes, counts: Sequence[int]) -> list[str]:
