@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import textwrap
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import jax
@@ -280,13 +279,7 @@ def test_times_and_edges_stay_in_order_in_perturbed_inputs():
     ],
 )
 def test_what_many_rows_are_computed_otherwise_is_found_without_running_them(function, minds: bool):
-    question = SimpleNamespace(
-        data=[{"x": np.zeros(24)}],
-        axes={"x": {0: 0}},
-        statics=(),
-        x64=False,
-        traceable=lambda values: function(**values),
-    )
+    question = asked(lambda values: function(**values), {"x": np.zeros(24)})
     assert sizes.minds_size(question) is minds
 
 

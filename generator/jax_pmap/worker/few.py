@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import arguments, prove
+from . import prove
 from .arguments import LeafAxes, Packed, Values
 from .comparing import Parallel
 from .exceptions import attempted
@@ -134,7 +134,7 @@ def runs_on_few(
     all as one takes, which are a `multiple`.
     """
     trials = parallel.trials
-    base = arguments.batch_size(trials.question.data[0], trials.question.axes)
+    base = trials.question.rows
     for rows in dict.fromkeys(ends[::-1]):
         for size in (rows * shares, *([rows] if rows > multiple else [])):
             if size % shares:
@@ -160,8 +160,7 @@ def check_few(
     their code are tried as rows, too.
     """
     question, count = parallel.trials.question, parallel.count
-    packed, axes = Packed(question.data[0], question.statics), question.axes
-    size = arguments.batch_size(question.data[0], axes) // count * count
+    packed, axes, size = question.packed, question.axes, question.rows // count * count
     with prove.x64(question.x64):
         found = {
             *few_rows(question.traceable, packed, axes, size, large=False, named=named),

@@ -11,8 +11,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import arguments, meshes, prove
-from .arguments import Packed
+from . import meshes, prove
 from .budget import peak, variable_bytes
 from .compiled import memory_of, read
 from .exceptions import summary
@@ -51,11 +50,11 @@ def compile_for(
         axes = ", ".join(f"{axis}={size}" for axis, size in emitted.mesh.axes.items())
         raise Problem("topology", f"it has {count} chips, and the mesh of {axes} {emitted.mesh.devices}")
     shares = (emitted.mesh.shares if emitted.mesh is not None else count) * question.minibatches
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     size = base // shares * shares
     if not size:
         raise Problem("inputs", f"a batch of {base} is too small for the {shares} parts it is divided into")
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     leaves = abstract_leaves(packed, question.axes, size)
     jax.clear_caches()
     with prove.x64(question.x64), prove.shown(devices, len(devices)):
@@ -99,7 +98,7 @@ def intermediate(question: Question, rows: int) -> int:
     They are counted operation by operation: a compiler that fuses operations takes less. 0 where the
     reference cannot be traced on so many rows.
     """
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     leaves = abstract_leaves(packed, question.axes, rows)
     with prove.x64(question.x64):
         try:

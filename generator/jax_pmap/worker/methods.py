@@ -33,7 +33,6 @@ from . import (
     proving_parallel,
     settings,
     sharing,
-    strengthen,
     telling,
     witness,
 )
@@ -72,6 +71,7 @@ from .protocol import Comparison, Problem
 from .renaming import rename
 from .server import Handlers
 from .specs import SEED
+from .strengthen import Found, find
 from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (
     find_minibatches,
@@ -82,7 +82,7 @@ from .tracing import (
     trace,
     widened,
 )
-from .trials import Emitted, OnMesh, Question, Trials
+from .trials import NOTHING, Emitted, OnMesh, Question, Trials
 from .type_tests import is_users, is_users_object
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
@@ -306,15 +306,15 @@ def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:
     return None
 
 
-def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengthen.Found:
+def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> Found:
     """Inputs on which decisions of the reference go ways that they do not on the others."""
     target = current()
     statics = roles.statics
     wide = widened(statics) is not None
 
-    def search() -> strengthen.Found:
+    def search() -> Found:
         with prove.x64(wide or target.x64):
-            return strengthen.find(
+            return find(
                 [target.reference],
                 reference_of(statics, overrides),
                 tuple(target.values(overrides, i) for i in range(len(target.data))),
@@ -441,7 +441,7 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
 
 
 def trials_of(
-    comparison: Comparison, found: strengthen.Found, left_out: Sequence[str] = (), count: int = 0
+    comparison: Comparison, left_out: Sequence[str] = (), count: int = 0, found: Found = NOTHING
 ) -> Trials:
     """Runs of the target in its roles: the same ones for every question about them.
 
@@ -450,12 +450,10 @@ def trials_of(
     """
     target = current()
     key = protocol.encode(comparison), tuple(sorted(left_out)), count if comparison.reference else 0
-    return target.once("trials", key, lambda: new_trials(comparison, found, left_out, count), most=1)
+    return target.once("trials", key, lambda: new_trials(comparison, left_out, count, found), most=1)
 
 
-def new_trials(
-    comparison: Comparison, found: strengthen.Found, left_out: Sequence[str], count: int
-) -> Trials:
+def new_trials(comparison: Comparison, left_out: Sequence[str], count: int, found: Found) -> Trials:
     """Runs of the target that have not been asked for; see `trials_of`."""
     target = current()
     roles, overrides = comparison.roles, comparison.overrides
@@ -557,7 +555,7 @@ def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:
 
 def derive_code(request: protocol.Derive) -> protocol.Derivation:
     """Derive the emitted file equal to the reference; see `witness`."""
-    trials = trials_of(dataclasses.replace(request.comparison, derived=True), strengthen.Found())
+    trials = trials_of(dataclasses.replace(request.comparison, derived=True))
     emitted = emitted_of(request.comparison, request.emitted)
     multiple, asked = request.multiple, request.comparison
     rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
@@ -652,9 +650,9 @@ def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
     asked, multiple = request.comparison, request.multiple
     if one_for_all(asked.roles, asked.overrides) is not None:
         return ()
-    question = trials_of(dataclasses.replace(asked, derived=True), strengthen.Found()).question
-    packed = Packed(question.data[0], question.statics)
-    base = next(iter(sizes_for(arguments.batch_size(question.data[0], question.axes))), 0) * multiple
+    question = trials_of(dataclasses.replace(asked, derived=True)).question
+    packed = question.packed
+    base = next(iter(sizes_for(question.rows)), 0) * multiple
     with prove.x64(current().x64):
         numbers = telling.beside(named_sizes(packed, asked.roles, asked.overrides))
     sizes = {base, *few.FIRST, *(telling_rows(asked.roles, asked.overrides, multiple) or ()), *numbers}
@@ -664,15 +662,15 @@ def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
 def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     asked = request.comparison
-    found = strengthen.Found() if asked.derived else found_inputs(asked.roles, asked.overrides)
-    return proving.prove_emitted(trials_of(asked, found), emitted_of(asked, request.emitted), request)
+    found = NOTHING if asked.derived else found_inputs(asked.roles, asked.overrides)
+    return proving.prove_emitted(trials_of(asked, found=found), emitted_of(asked, request.emitted), request)
 
 
 def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:
     """Run the emitted file in this one of several processes; see `processes.prove_in_processes`."""
     from . import processes
 
-    trials = trials_of(request.comparison, strengthen.Found())
+    trials = trials_of(request.comparison)
     return processes.prove_in_processes(trials, emitted_of(request.comparison, request.emitted), request)
 
 
@@ -680,7 +678,7 @@ def intermediate(request: protocol.Intermediate) -> int:
     """Bytes of the reference's intermediate values; see `machine.intermediate`."""
     from . import machine
 
-    return machine.intermediate(trials_of(request.comparison, strengthen.Found()).question, request.rows)
+    return machine.intermediate(trials_of(request.comparison).question, request.rows)
 
 
 def compile_for(request: protocol.CompileFor) -> protocol.Machine:
@@ -691,7 +689,7 @@ def compile_for(request: protocol.CompileFor) -> protocol.Machine:
         name: {index: spec_of(each) for index, each in places.items()}
         for name, places in request.specs.items()
     }
-    trials = trials_of(request.comparison, strengthen.Found())
+    trials = trials_of(request.comparison)
     emitted = emitted_of(request.comparison, request.emitted)
     return machine.compile_for(trials.question, emitted, request.topology, specs)
 
@@ -766,7 +764,7 @@ def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     calling = calling_of(request.object, target.named)
     # To tell ways of calling apart, the user's own dtypes do.
     asked = dataclasses.replace(request.comparison, derived=True)
-    trials = trials_of(asked, strengthen.Found(), calling.settled, request.count)
+    trials = trials_of(asked, calling.settled, request.count)
     return proving_parallel.try_layouts(trials, calling, request)
 
 
@@ -781,7 +779,7 @@ def _called_anew(
     there = calling_of(called.object, called.named)
     left_out = there.settled
     asked = dataclasses.replace(comparison, derived=True, reference=None)
-    trials = trials_of(asked, strengthen.Found(), left_out)
+    trials = trials_of(asked, left_out)
     # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
     kept = {*left_out, *there.other_defaults} - {*asked.roles.statics}
     question = dataclasses.replace(trials.question, statics=(*asked.roles.statics, *sorted(kept)))
@@ -843,7 +841,7 @@ def _of_first_calls(
 ) -> protocol.Derivation:
     """The answer; it is not complete where the parallel function or the reference keeps what calls did."""
     target = current()
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     leaves = abstract_leaves(packed, question.axes, answer.batch)
 
     def trace(function: Callable[[Values], Any]) -> None:
@@ -876,7 +874,7 @@ def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     """Run the user's parallel function beside the reference; see `proving_parallel.prove_parallel`."""
     called, count = request.parallel, request.count
     calling = calling_of(called.object, called.named)
-    trials = trials_of(request.comparison, strengthen.Found(), calling.settled, count)
+    trials = trials_of(request.comparison, calling.settled, count)
     if request.comparison.overrides and not proving_parallel.takes(trials, count):
         return protocol.Checks(())
     return proving_parallel.prove_parallel(trials, calling, request)

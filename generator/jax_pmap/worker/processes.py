@@ -47,7 +47,7 @@ def prove_in_processes(trials: Trials, emitted: Emitted, asked: ProveInProcesses
         raise Problem("inputs", "the inputs are shapes alone")
     shares = count if emitted.mesh is None else emitted.mesh.shares
     question = trials.question = dataclasses.replace(question, among=shares)
-    base, unit = arguments.batch_size(question.data[0], question.axes), shares * asked.multiple
+    base, unit = question.rows, shares * asked.multiple
     size = base // unit * unit
     if not size:
         raise Problem("inputs", f"a batch of {base} is smaller than the {unit} rows it takes")

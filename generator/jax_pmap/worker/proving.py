@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, nans, noise, protocol, prove, telling
+from . import nans, noise, protocol, prove, telling
 from .arguments import Values
 from .comparing import Parallel
 from .compiled import compiled, executables
@@ -143,7 +143,7 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
     """
     counts, shares = asked.counts, emitted.mesh.shares if emitted.mesh is not None else 0
     question = trials.question = dataclasses.replace(trials.question, among=shares)
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     try:
         sizes, skipped = usable_sizes(trials, counts, base, shares)
     except Problem:

@@ -79,7 +79,7 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     What the inputs pass by name is passed so here, and where that raises by position.
     """
     question, count = trials.question, asked.count
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
         return Calls(skipped=skipped[0])
@@ -145,7 +145,7 @@ def takes(trials: Trials, count: int) -> bool:
     """Whether the reference runs on its inputs at all, with the constants they have here."""
     question = trials.question
     try:
-        sizes, _ = usable_sizes(trials, [count], arguments.batch_size(question.data[0], question.axes))
+        sizes, _ = usable_sizes(trials, [count], question.rows)
     except Problem:
         return False
     return bool(sizes)
@@ -170,7 +170,7 @@ def prove_elsewhere(trials: Trials, calling: Calling, asked: protocol.ProveParal
     the reference takes none of the batches.
     """
     question, count = trials.question, asked.count
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     ran: list[Check] = []
     if base < count and set(asked.parallel.layout.values()) == {"whole"} and not question.repeat:
         ran = until_failure(_Written(trials, calling, asked).elsewhere())
@@ -195,9 +195,8 @@ class _Written:
 
     def __init__(self, trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> None:
         self.trials, self.calling, self.asked, self.count = trials, calling, asked, asked.count
-        question = trials.question
-        base = arguments.batch_size(question.data[0], question.axes)
-        self.size = base // asked.count * asked.count or base
+        rows = trials.question.rows
+        self.size = rows // asked.count * asked.count or rows
         self.parallel = Parallel(trials, self.make, inconsistent, asked.count)
         #: What the runs came upon, a sentence each.
         self.notes: list[str] = []
@@ -289,7 +288,7 @@ class _Written:
         caller, donated = self.make(given), self.asked.comparison.donated
         if not caller.raw:
             if self.asked.remainder == "drop":
-                base = arguments.batch_size(question.data[0], question.axes)
+                base = question.rows
                 yield check_uneven(self.parallel, self.calling.function, base, "drop")
             else:
                 yield check_ragged(self.parallel, caller.laid_out)
@@ -423,7 +422,7 @@ def roughly(got: Any, want: Any) -> Failure | None:
 
 def numbers_for_arrays(question: Question, result: Any) -> Failure | None:
     """The failure of a result that has a number of Python where the reference, traced, has an array."""
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     kinds: list[str] = []
 
     def run(leaves: Sequence[Any]) -> list[Any]:
@@ -475,7 +474,7 @@ def fails_wide(checks: Sequence[Check], x64: bool) -> str:
 
 def depends_on_draws(question: Question, leaf: int | None) -> bool:
     """Whether random numbers go into an output of the reference, or into any where none is named."""
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     with prove.x64(question.x64):
         drawn = goes_into(Traced.of(question.traceable, packed, packed.leaves).jaxpr, DRAWS)
     return any(drawn) if leaf is None or leaf >= len(drawn) else drawn[leaf]
@@ -504,7 +503,7 @@ def generators(calling: Calling, question: Question, count: int) -> Iterator[Que
     """
     yield dataclasses.replace(question, siblings=False)
     yield dataclasses.replace(question, siblings=True)
-    rows = arguments.batch_size(question.data[0], question.axes) // count * count
+    rows = question.rows // count * count
     drawn = traced_for(question, question.traceable, rows)
     for groups in groupings(drawn, rows // question.minibatches):
         yield dataclasses.replace(question, siblings=False, groups=groups)

@@ -57,7 +57,7 @@ def check_sizes(
     be limits on the batch.
     """
     question, count, notes = parallel.trials.question, parallel.count, list[str]()
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     checks: list[Check] = []
     failed: dict[int, Raised] = {}
     for size in (count, 2 * count):
@@ -155,7 +155,7 @@ def check_ragged(parallel: Parallel, laid_out: Callable[[Values], Any]) -> list[
     `laid_out` calls the parallel function, and returns what it does.
     """
     question, count = parallel.trials.question, parallel.count
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     sizes = [(size, 0) for size in uneven_sizes(count, base)]
     if enlarge(parallel.trials, MANY) and not goes_row_by_row(question, laid_out, count):
         # The rest of a large batch is left out more lightly than that of a small one.
@@ -178,7 +178,7 @@ def check_columns(parallel: Parallel) -> list[Check]:
     """
     trials = parallel.trials
     question, count = trials.question, parallel.count
-    size = arguments.batch_size(question.data[0], question.axes) // count * count
+    size = question.rows // count * count
     made = strengthen.with_columns(question.data[0], question.axes, question.statics)
     wide = tuple(each for each in made if strengthen.size_of(each) <= ROOM)
     for number in range(len(wide)):
@@ -214,9 +214,7 @@ def run_large(parallel: Parallel, sizes: Sequence[int] = ()) -> Check | None:
     trials, count = parallel.trials, parallel.count
     if calls_out(trials.question):
         # On simulated devices, jax does not come back from callbacks with large arrays.
-        row = strengthen.size_of(trials.question.data[0]) // arguments.batch_size(
-            trials.question.data[0], trials.question.axes
-        )
+        row = strengthen.size_of(trials.question.data[0]) // trials.question.rows
         sizes = (min(MANY, HANDED // max(row, 1)) * count,)
     many = next((rows for rows in sizes or (MANY * count, MANY) if enlarge(trials, rows)), 0)
     if not many:
@@ -232,7 +230,7 @@ def run_large(parallel: Parallel, sizes: Sequence[int] = ()) -> Check | None:
 def enlarge(trials: "Trials", rows: int) -> bool:
     """Have inputs of so many rows, at indices below 0; False where they are there, or cost too much."""
     question = trials.question
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = question.rows
     times = -(-rows // base)
     if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM or is_out_of_reach(question, rows):
         return False
@@ -261,7 +259,7 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
     A slice that takes all of a small batch and part of a large one is not in the program of the small one.
     What grows or shrinks with the batch otherwise than in proportion is taken for a sign of it too.
     """
-    base = arguments.batch_size(question.data[0], question.axes) // count * count
+    base = question.rows // count * count
     traced = question.traceable if function is None else function
     few, more = (program(question, traced, rows) for rows in (base, 2 * base))
     if few is None or more is None:
@@ -279,7 +277,7 @@ def is_unrolled(few: Program, more: Program, rows: int) -> bool:
 
 def goes_row_by_row(question: "Question", function: Callable[[Values], Any], count: int) -> bool:
     """Whether a function has a Python loop over the rows, as over the microbatches of a pipeline."""
-    rows = max(arguments.batch_size(question.data[0], question.axes) // count, 1) * count
+    rows = max(question.rows // count, 1) * count
     few, more = (program(question, function, each) for each in (rows, 2 * rows))
     # Of what is not traced, running it tells.
     return few is not None and more is not None and is_unrolled(few, more, rows)
@@ -287,7 +285,7 @@ def goes_row_by_row(question: "Question", function: Callable[[Values], Any], cou
 
 def calls_out(question: "Question") -> bool:
     """Whether the reference calls what jax does not see, as far as it is traced."""
-    rows = arguments.batch_size(question.data[0], question.axes)
+    rows = question.rows
     found = program(question, question.traceable, rows)
     return found is not None and found.calls_out
 
@@ -302,7 +300,7 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
     """The jaxpr of a function for `rows` of the question's inputs; None where it is not traced."""
 
     def trace() -> Any:
-        packed = Packed(question.data[0], question.statics)
+        packed = question.packed
         return jax.make_jaxpr(arrays_of(function, packed))(abstract_leaves(packed, question.axes, rows))
 
     with prove.x64(question.x64):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from . import arguments, load, prove, strengthen
-from .arguments import LeafAxes, Values
+from .arguments import LeafAxes, Packed, Values
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import is_key, to_float64
 from .perturb import jitter
@@ -88,6 +88,16 @@ class Question:
     strides: tuple[tuple[str, int], ...] = ()
     #: In how many groups of rows those lie that are drawn for; see `Shares.groups`.
     groups: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the given batch."""
+        return arguments.batch_size(self.data[0], self.axes)
+
+    @property
+    def packed(self) -> Packed:
+        """The given inputs, taken apart."""
+        return Packed(self.data[0], self.statics)
 
     @property
     def wide(self) -> bool:

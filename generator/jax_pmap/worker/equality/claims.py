@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import arguments
 from ..arguments import LeafAxes, Packed, Values
 from ..following import traced_or_none
 from ..jaxpr.coincidences import Program, program_of
@@ -106,7 +105,7 @@ class Claim:
     @functools.cached_property
     def packed(self) -> Packed:
         """The given inputs."""
-        return Packed(self.question.data[0], self.question.statics)
+        return self.question.packed
 
     @property
     def axes(self) -> LeafAxes:
@@ -116,7 +115,7 @@ class Claim:
     @property
     def rows(self) -> int:
         """The size of their batch."""
-        return arguments.batch_size(self.question.data[0], self.axes)
+        return self.question.rows
 
     @property
     def functions(self) -> dict[str, Made]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection
 
 from .. import prove
-from ..arguments import Packed
 from ..exceptions import summary
 from ..following import traced_as
 from ..jaxpr.trace import counts_for
@@ -37,7 +36,7 @@ def apart_by_size(question: Question, sizes: Collection[int], zeros: Collection[
     the limit added rows make one above it. Where that lies, and whether there is one, is seen from the
     function on both sides. What it does not take is left out.
     """
-    packed = Packed(question.data[0], question.statics)
+    packed = question.packed
     axes = packed.axes(question.axes)
     with prove.x64(question.x64):
         each = [Inputs.of(question, packed, size) for size in sorted(sizes)]
