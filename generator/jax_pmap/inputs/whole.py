@@ -17,7 +17,7 @@ from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.slice import Module
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Problem
+from jax_pmap.worker.protocol import unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,8 @@ def opened(session: Session, request: Request) -> Target | None:
     made = protocol.Object(module_of(source), source.qualname)
     definition = protocol.Definition(text.text, str(source.path), text.line, node.name)
     asked = protocol.IsDefinition(made, definition, protocol.Written(first, 0))
-    try:
-        given_back = session.ask(asked, f"importing `{source.shown_path}`")
-    except Problem as problem:
-        if problem.kind != "import":
-            raise
+    given_back = unless(("import",), session.ask, asked, f"importing `{source.shown_path}`")
+    if given_back is None:
         return None
     try:
         return read_target(as_imported(source, session), request, given_back=given_back)
@@ -95,13 +92,8 @@ def called_whole(session: Session, request: Request) -> Target | None:
     if found is None or Module(parse(found.forwarding(()))).work() is not None:
         return None
     source = found.source
-    try:
-        made = protocol.Object(module_of(source), source.qualname)
-        rows = session.ask(protocol.FindParameters(made), f"importing `{source.shown_path}`")
-    except Problem as problem:
-        if problem.kind != "import":
-            raise
-        return None
+    asked = protocol.FindParameters(protocol.Object(module_of(source), source.qualname))
+    rows = unless(("import",), session.ask, asked, f"importing `{source.shown_path}`")
     if rows is None:
         return None
     return read_target(found.forwarding(rows), request)

@@ -18,7 +18,7 @@ from jax_pmap.session import ROOM, TIME, Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.scopes import names_in
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import ASKS_FOR_TYPES, CallComparison, Problem
+from jax_pmap.worker.protocol import ASKS_FOR_TYPES, NOT_TAKEN, CallComparison, unless
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.
@@ -82,14 +82,6 @@ def as_called(
         )
         return session.ask(asked, "following the function as it is called")
 
-    def tried(statics: tuple[str, ...]) -> CallComparison | None:
-        try:
-            return ask(statics)
-        except Problem as problem:
-            if problem.kind != "reference":
-                raise
-            return None  # It is not traced so.
-
     answer = ask(finder.statics)
     numbers = [
         name
@@ -102,14 +94,14 @@ def as_called(
     changed = False
     if numbers and differs(answer, numbers):
         kept = (*finder.statics, *numbers)
-        after = tried(kept)
+        after = unless(NOT_TAKEN, ask, kept)
         if after is not None and not differs(after, ()):
             why = TOLD if answer.parted else COUNTED
             for name in numbers:
                 fewer = tuple(each for each in kept if each != name)
                 if name in answer.told:
                     continue
-                without = tried(fewer)
+                without = unless(NOT_TAKEN, ask, fewer)
                 if without is not None and not differs(without, ()):
                     kept, after = fewer, without
             for name in kept:

@@ -14,7 +14,7 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Problem
+from jax_pmap.worker.protocol import NOT_TAKEN, unless
 
 
 def minibatches_of(case: Case, roles: Roles, outcome: Refusal | Confirmed) -> protocol.Minibatches | None:
@@ -45,14 +45,9 @@ def in_minibatches(
     if found.number == 1 or (compiled and not found.reshaped) or size % (found.number * sharing):
         return None
     dealt = dataclasses.replace(roles, minibatches=found.number)
-    try:
-        other = observe_variants(case, dealt)
-    except Problem as problem:
-        if problem.kind != "reference":
-            raise
+    other = unless(NOT_TAKEN, observe_variants, case, dealt)
+    if other is None or isinstance(other, Refusal):
         # It takes the given batch, and none of as many rows as every device needs for its own of each.
-        return None
-    if isinstance(other, Refusal):
         return None
     better = isinstance(outcome, Refusal) or cost(other.observation) < cost(outcome.observation)
     return other if better else None

@@ -40,7 +40,7 @@ from jax_pmap.planning.written import own_sizes, with_positions
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Constants, FixedForm, Problem
+from jax_pmap.worker.protocol import NOT_TAKEN, Constants, FixedForm, unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +262,10 @@ def _observe_others(
         # A device with a single row of the batch, or of each minibatch, may be traced to another program.
         dealt = count * roles.minibatches
         observer.rows = max(rows // dealt, 2) * dealt
-        try:
-            outcome = observer.observe(roles, {}, count, syncs)
-        except Problem as problem:
-            if problem.kind != "reference":
-                raise
-            continue  # It takes the size that was told, and not the multiple of the devices next to it.
-        if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):
-            syncs = outcome.syncs
+        # It may take the size that was told, and not the multiple of the devices next to it.
+        found = unless(NOT_TAKEN, observer.observe, roles, {}, count, syncs)
+        if isinstance(found, Observation) and kinds(found) == kinds(base):
+            syncs = found.syncs
     observer.rows = None
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
@@ -284,18 +280,13 @@ def _observe_others(
         if by_name[name]["type"] == "bool":
             others = [value for value in ("True", "False") if value != given]
         for value in dict.fromkeys(others):
-            try:
-                outcome = observer.observe(roles, {name: value}, count, syncs)
-            except Problem as problem:
-                if problem.kind != "reference":
-                    raise
+            found = unless(NOT_TAKEN, observer.observe, roles, {name: value}, count, syncs)
+            if not isinstance(found, Observation) or kinds(found) != kinds(base) or clash(syncs, found.syncs):
                 continue
-            if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base) or clash(syncs, outcome.syncs):
+            if not _fit(observer, roles, count, syncs, found.syncs, variants):
                 continue
-            if not _fit(observer, roles, count, syncs, outcome.syncs, variants):
-                continue
-            syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
-            observations.append(outcome)
+            syncs, reached, seen = found.syncs, reached | found.reached, seen | found.seen
+            observations.append(found)
             variants.append({name: value})
             proved.append(value)
         values[name] = tuple(proved)

@@ -15,7 +15,7 @@ from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.library import MAPPERS, SHARD_MAPS
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Call, Layout, Problem
+from jax_pmap.worker.protocol import Call, Layout, Problem, unless
 
 Found = Mapping[int, Sequence[Call]]
 
@@ -104,14 +104,10 @@ class Reference:
     ) -> Sequence[Call]:
         """How calls on so many devices end, in some layouts or in all, up to the first that runs."""
         assert self.source is not None
-        try:
-            asked = protocol.TryReference(roles, object_of(self.source), devices, layouts)
-            answer = session.ask(asked, f"calling `{self.source.qualname}` on {devices} devices")
-        except Problem as problem:
-            if problem.kind not in ("import", "inputs"):
-                raise
-            return ()
-        return answer.tried
+        asked = protocol.TryReference(roles, object_of(self.source), devices, layouts)
+        what = f"calling `{self.source.qualname}` on {devices} devices"
+        answer = unless(("import", "inputs"), session.ask, asked, what)
+        return () if answer is None else answer.tried
 
     def chosen(self, found: Found) -> Layout | None:
         """The layout in which it runs on most device counts; of some that run on as many, the first."""

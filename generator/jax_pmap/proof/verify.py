@@ -59,7 +59,7 @@ from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Call, Comparison, Layout, Problem
+from jax_pmap.worker.protocol import Call, Comparison, Layout, Problem, unless
 
 T = TypeVar("T")
 #: The batch axis of what is split, by argument and index of its array.
@@ -72,6 +72,8 @@ GIVEN = "the given inputs"
 LAYOUTS = "--layout drop-in|stacked|batch, or --layout NAME=devices,…"
 #: In what jax says where arrays do not lie on an explicit mesh as a `shard_map` wants them.
 LIES_OTHERWISE = "does not match the specs of the input"
+#: Problems for which it is not traced.
+NOT_TRACED = (*protocol.NOT_FOUND, *protocol.NOT_TAKEN)
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -944,12 +946,9 @@ class _Verification:
     def _inspected(self, question: Comparison, layout: Layout) -> Inspected | None:
         """The source with its placements and collectives; None where it cannot be traced."""
         self.say("tracing: the placements in its source")
-        try:
-            asked = protocol.ListParallel(question, self._called(layout))
-            answer = self.runs[-1].session.ask(asked, f"tracing `{self.name}`")
-        except Problem as problem:
-            if problem.kind not in (*protocol.NOT_FOUND, "reference"):
-                raise
+        asked = protocol.ListParallel(question, self._called(layout))
+        answer = unless(NOT_TRACED, self.runs[-1].session.ask, asked, f"tracing `{self.name}`")
+        if answer is None:
             return None
         at = object_span(self.source)
         return inspected(answer, self.source, at.line if at is not None else 1)
@@ -974,12 +973,9 @@ class _Verification:
         return self.derived[key]
 
     def _ask_derivation(self, question: Comparison, layout: Layout) -> Derivation | None:
-        try:
-            asked = protocol.DeriveParallel(question, self._called(layout))
-            answer = self.runs[-1].session.ask(asked, f"deriving `{self.name}`")
-        except Problem as problem:
-            if problem.kind not in (*protocol.NOT_FOUND, "reference"):
-                raise
+        asked = protocol.DeriveParallel(question, self._called(layout))
+        answer = unless(NOT_TRACED, self.runs[-1].session.ask, asked, f"deriving `{self.name}`")
+        if answer is None:
             return None
         own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
         self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown

@@ -10,12 +10,25 @@ import dataclasses
 import functools
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 A = TypeVar("A")
 #: An object of JSON that is read elsewhere: `planning/events.py`, `inputs/spec.py`.
+T = TypeVar("T")
+P = ParamSpec("P")
 Row = dict[str, Any]
 #: File, line and function of one call.
 Frame = tuple[str, int, str]
@@ -46,6 +59,8 @@ Kind = Literal[
 #: none of that name, or the program that makes it fails.
 NOT_FOUND: tuple[Kind, ...] = ("import", "inputs", "program")
 
+#: Those of a reference that does not take what it is traced or called with.
+NOT_TAKEN: tuple[Kind, ...] = ("reference",)
 
 class Request(Generic[A]):
     """What the generator asks for; `A` is the type of the answer."""
@@ -178,6 +193,16 @@ class Problem(Exception):
 
 
 # --- the process ----------------------------------------------------------------------------
+def unless(kinds: tuple[Kind, ...], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What a call gives; None where it ends in a problem of one of these kinds."""
+    try:
+        return call(*args, **kwargs)
+    except Problem as problem:
+        if problem.kind not in kinds:
+            raise
+        return None
+
+
 
 
 @dataclass(frozen=True, slots=True)

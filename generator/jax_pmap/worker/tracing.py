@@ -18,7 +18,7 @@ from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, shape_of, to_float64
 from .own_axis import bind_own_axis
-from .protocol import Problem, Traced
+from .protocol import NOT_TAKEN, Problem, Traced, unless
 from .target import current, leaf_axes
 from .type_tests import CONCRETE
 
@@ -182,12 +182,7 @@ def widened(statics: Sequence[str]) -> "Measured | None":
     target = current()
 
     def tried() -> "Measured | None":
-        try:
-            return measure(statics, {}, wide=True)
-        except Problem as problem:
-            if problem.kind != "reference":
-                raise
-            return None
+        return unless(NOT_TAKEN, measure, statics, {}, wide=True)
 
     return target.once("float64", tuple(statics), tried)
 
