@@ -437,15 +437,17 @@ def test_options_that_name_no_program(train, words, says):
 def test_command_lines_are_read_as_python_reads_them(tmp_path):
     (tmp_path / "train.py").touch()
     read = read_program("A=1 B='x y' uv run python3.11 -W ignore -u train.py --steps 1 -m x", tmp_path)
-    assert (read.kind, read.what) == ("script", str(tmp_path / "train.py"))
-    assert read.args == ("--steps", "1", "-m", "x")
-    assert (read.name, read.first) == ("train.py", str(tmp_path))
+    program = read.program
+    assert (program.kind, program.what) == ("script", str(tmp_path / "train.py"))
+    assert program.argv == ("train.py", "--steps", "1", "-m", "x")
+    assert program.first == str(tmp_path)
     assert read.environment == {"A": "1", "B": "x y"}
     read = read_program(".venv/bin/python -m pkg.train --fast", tmp_path)
-    assert (read.kind, read.what, read.args) == ("module", "pkg.train", ("--fast",))
+    program = read.program
+    assert (program.kind, program.what, program.args) == ("module", "pkg.train", ("--fast",))
     assert read.python == tmp_path / ".venv/bin/python"
-    assert read_program("pytest -q t.py::f", tmp_path).first is None
-    assert read_program("python -m pytest t.py", tmp_path).kind == "pytest"
+    assert read_program("pytest -q t.py::f", tmp_path).program.first is None
+    assert read_program("python -m pytest t.py", tmp_path).program.kind == "pytest"
     with pytest.raises(RefusalError):
         read_program(textwrap.dedent("python train.py | tee log"), tmp_path)
 

@@ -61,7 +61,7 @@ def capture(
             only with tracers, JP018 for what is no command line of a Python program.
     """
     assert request.run is not None
-    program = read_program(request.run, request.directory)
+    program = read_program(request.run, request.directory).program
     text, definition = function_text(target.parsed), target.parsed.definition
     source = target.source
     if source.written is not None or is_notebook(source.path):
@@ -70,7 +70,7 @@ def capture(
         say(f"running {said(request)}" + (" without jit" if eager else ""))
         try:
             asked = protocol.Capture(
-                program.request(),
+                program,
                 protocol.Def(str(source.path), definition.lineno, definition.col_offset, owner_of(target)),
                 protocol.Definition(text.text, str(source.path), text.line, target.facts.name),
                 str(source.root),

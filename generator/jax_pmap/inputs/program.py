@@ -35,33 +35,17 @@ _EXAMPLE = '`--run "python train.py --steps 1"`'
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A Python program, as the worker starts it."""
+class CommandLine:
+    """A Python program, and how it is started."""
 
-    #: ``"script"``, ``"notebook"``, ``"module"``, ``"code"`` or ``"pytest"``.
-    kind: str
-    #: Absolute path of a script or notebook, dotted name of a module, text of ``-c``; empty for pytest.
-    what: str
-    #: ``sys.argv`` behind its first element.
-    args: tuple[str, ...]
-    #: First element of ``sys.argv``.
-    name: str
-    #: What Python puts first on ``sys.path``, if anything.
-    first: str | None
+    program: protocol.Program
     #: Environment variables set in front of the command.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: The interpreter, where it was named by a path.
     python: Path | None = None
-    #: Of a notebook, the Python code of its cells.
-    text: str = ""
-
-    def request(self) -> protocol.Program:
-        """What the worker needs of it."""
-        argv = (self.name, *self.args)
-        return protocol.Program(self.kind, self.what, self.args, argv, self.first, self.text)
 
 
-def read_program(text: str, directory: Path) -> Program:
+def read_program(text: str, directory: Path) -> CommandLine:
     """Take a command line apart as a shell and Python would, without either.
 
     Raises:
@@ -102,10 +86,15 @@ def read_program(text: str, directory: Path) -> Program:
             f"`--run {text}`: `{first}` is not known to be a Python program.",
             f"Start it as Python does: {_EXAMPLE}, `python -m package.module` or `pytest tests/test_x.py`.",
         )
+
+    def started(kind: str, what: str, name: str, first: str | None, cells: str = "") -> CommandLine:
+        program = protocol.Program(kind, what, tuple(args), (name, *args), first, cells)
+        return CommandLine(program, environment, python)
+
     if kind == "module" and what == "pytest":
-        return Program("pytest", "", tuple(args), "pytest", str(folder), environment, python)
+        return started("pytest", "", "pytest", str(folder))
     if kind == "pytest":
-        return Program(kind, what, tuple(args), "pytest", None, environment, python)
+        return started(kind, what, "pytest", None)
     if kind == "script":
         path = Path(os.path.normpath(folder / Path(what).expanduser()))
         if not path.is_file():
@@ -113,10 +102,8 @@ def read_program(text: str, directory: Path) -> Program:
         cells = ""
         if is_notebook(path):
             kind, cells = "notebook", _cells(what, path)
-        first = str(path.resolve().parent)
-        return Program(kind, str(path), tuple(args), what, first, environment, python, cells)
-    name = "-m" if kind == "module" else "-c"
-    return Program(kind, what, tuple(args), name, str(folder), environment, python)
+        return started(kind, str(path), what, str(path.resolve().parent), cells)
+    return started(kind, what, "-m" if kind == "module" else "-c", str(folder))
 
 
 def _python(text: str, words: list[str]) -> tuple[str, str, list[str]]:

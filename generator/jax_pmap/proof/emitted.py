@@ -137,9 +137,9 @@ def proved(planned: Planned) -> Generated:
 
 def _is_program(request: Request, source: Source) -> bool:
     """Whether the program of `--run` is the file of the target."""
-    program = read_program(request.run, request.directory) if request.run is not None else None
-    if program is None:
+    if request.run is None:
         return False
+    program = read_program(request.run, request.directory).program
     if program.kind == "module":
         return program.what == source.module
     return program.kind == "script" and Path(program.what).resolve() == source.path.resolve()

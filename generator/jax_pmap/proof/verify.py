@@ -199,8 +199,8 @@ def _made(source: Source, request: Request) -> protocol.Made | None:
             f"it, and call that at the top of the file: `{source.qualname.rpartition('.')[2]} = make_step()`",
             local.span,
         )
-    program = read_program(request.run, request.directory)
-    return protocol.Made(program.request(), local.span.line, local.span.column, local.expression)
+    program = read_program(request.run, request.directory).program
+    return protocol.Made(program, local.span.line, local.span.column, local.expression)
 
 
 class _Verification:

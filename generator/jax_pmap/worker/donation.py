@@ -35,7 +35,7 @@ def check_donation(
     parallel: Parallel, function: Callable[..., Any], emitted: Emitted, size: int
 ) -> list[Check]:
     """Two chained calls on placed inputs, which must leave every array alone that is not donated."""
-    trials, count, axis_name = parallel.trials, parallel.count, emitted.axis_name
+    trials, count, axis_name = parallel.trials, parallel.count, emitted.asked.axis_name
     question = trials.question
     shares = question.shares(size, count)
     expected, allowed = trials.at("given", 0, size, shares)

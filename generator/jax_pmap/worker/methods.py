@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from . import (
     arguments,
@@ -82,7 +81,7 @@ from .tracing import (
     trace,
     widened,
 )
-from .trials import NOTHING, Emitted, OnMesh, Question, Trials
+from .trials import NOTHING, Emitted, Question, Trials
 from .type_tests import is_users, is_users_object
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
@@ -519,17 +518,8 @@ def emitted_of(comparison: Comparison, emitted: protocol.Emitted) -> Emitted:
     """The emitted file that a request is about."""
     if emitted.imports is not None and current().call is not None:
         load.import_program(emitted.imports)
-    return Emitted(
-        emitted.code,
-        emitted.path,
-        emitted.module,
-        emitted.name,
-        emitted.replicated,
-        comparison.donated,
-        emitted.axis_name,
-        None if emitted.in_place is None else edited(emitted, emitted.in_place),
-        None if emitted.mesh is None else on_mesh(emitted.mesh),
-    )
+    there = None if emitted.in_place is None else edited(emitted, emitted.in_place)
+    return Emitted(emitted, comparison.donated, there)
 
 
 def calling_of(
@@ -540,17 +530,6 @@ def calling_of(
     """An object of the user's that takes the reference's arguments, found in its file."""
     target = current()
     return Calling(find(asked), target.signature, tuple(named), target.mutated)
-
-
-def on_mesh(mesh: protocol.Mesh) -> OnMesh:
-    """The mesh that a request describes."""
-    specs = tuple(None if each is None else spec_of(each) for each in mesh.specs)
-    return OnMesh(mesh.axes, mesh.shares, mesh.along, specs, mesh.parts)
-
-
-def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:
-    """How an array lies, by the axes that divide each of its dimensions."""
-    return PartitionSpec(*(tuple(names) if names else None for names in axes))
 
 
 def derive_code(request: protocol.Derive) -> protocol.Derivation:
@@ -686,7 +665,7 @@ def compile_for(request: protocol.CompileFor) -> protocol.Machine:
     from . import machine
 
     specs = {
-        name: {index: spec_of(each) for index, each in places.items()}
+        name: {index: prove.spec_of(each) for index, each in places.items()}
         for name, places in request.specs.items()
     }
     trials = trials_of(request.comparison)

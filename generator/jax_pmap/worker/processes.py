@@ -82,7 +82,7 @@ def own_rows(emitted: Emitted, rows: int) -> slice:
     """The rows of the batch that this process's devices have, `rows` each."""
     mine = [i for i, device in enumerate(jax.devices()) if device.process_index == jax.process_index()]
     if emitted.mesh is not None:
-        along = list(emitted.mesh.axes).index(emitted.axis_name)
+        along = list(emitted.mesh.axes).index(emitted.asked.axis_name)
         mine = [int(np.unravel_index(i, tuple(emitted.mesh.axes.values()))[along]) for i in mine]
     return slice(min(mine) * rows, (max(mine) + 1) * rows)
 
@@ -96,7 +96,7 @@ def _apart(emitted: Emitted, leaves: Sequence[tuple[str, Any]]) -> Failure | Non
     """The first output that should be the same on all devices of all processes and is not."""
     if emitted.mesh is not None:
         return emitted.replicas(leaves, len(jax.devices()))
-    for index in emitted.replicated:
+    for index in emitted.asked.replicated:
         path, leaf = leaves[index]
         if not isinstance(leaf, jax.Array):
             return Failure("replicas", path=path, why="it is not a jax array")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ from typing import (
 )
 
 A = TypeVar("A")
-#: An object of JSON that is read elsewhere: `planning/events.py`, `inputs/spec.py`.
 T = TypeVar("T")
 P = ParamSpec("P")
+#: An object of JSON that is read elsewhere: `planning/events.py`, `inputs/spec.py`.
 Row = dict[str, Any]
 #: File, line and function of one call.
 Frame = tuple[str, int, str]
@@ -58,9 +59,9 @@ Kind = Literal[
 #: Kinds of problems with which an object of the user's is not to be had: importing its file fails, there is
 #: none of that name, or the program that makes it fails.
 NOT_FOUND: tuple[Kind, ...] = ("import", "inputs", "program")
-
 #: Those of a reference that does not take what it is traced or called with.
 NOT_TAKEN: tuple[Kind, ...] = ("reference",)
+
 
 class Request(Generic[A]):
     """What the generator asks for; `A` is the type of the answer."""
@@ -192,7 +193,6 @@ class Problem(Exception):
         return self.message
 
 
-# --- the process ----------------------------------------------------------------------------
 def unless(kinds: tuple[Kind, ...], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """What a call gives; None where it ends in a problem of one of these kinds."""
     try:
@@ -203,6 +203,7 @@ def unless(kinds: tuple[Kind, ...], call: Callable[P, T], *args: P.args, **kwarg
         return None
 
 
+# --- the process ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,13 +287,18 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Python program; see `inputs.program.Program`."""
+    """A Python program, as it is started."""
 
+    #: ``"script"``, ``"notebook"``, ``"module"``, ``"code"`` or ``"pytest"``.
     kind: str
+    #: Absolute path of a script or notebook, dotted name of a module, text of ``-c``; empty for pytest.
     what: str
+    #: ``sys.argv``, without its first element and with it.
     args: tuple[str, ...]
     argv: tuple[str, ...]
+    #: What Python puts first on ``sys.path``, if anything.
     first: str | None
+    #: Of a notebook, the Python code of its cells.
     text: str = ""
 
 
@@ -1161,6 +1167,11 @@ class Mesh:
     specs: tuple[tuple[tuple[str, ...], ...] | None, ...]
     #: Dimensions of leaves that are no batch and of which devices have parts: the leaf's path, and which.
     parts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """How many devices it has."""
+        return math.prod(self.axes.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,14 @@ def replicas_differ(leaf: Any, count: int) -> str | None:
     return None
 
 
-def lies_elsewhere(leaf: Any, spec: PartitionSpec, axes: Mapping[str, int]) -> str | None:
-    """Why `leaf` does not lie as `spec` says on a mesh with these axes, or its copies differ; or None."""
+def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:
+    """How an array lies, by the axes that divide each of its dimensions."""
+    return PartitionSpec(*(tuple(names) if names else None for names in axes))
+
+
+def lies_elsewhere(leaf: Any, along: Sequence[Sequence[str]], axes: Mapping[str, int]) -> str | None:
+    """Why `leaf` does not lie as `spec_of` says on a mesh with these axes, or its copies differ; or None."""
+    spec = spec_of(along)
     if not isinstance(leaf, jax.Array):
         return "it is not a jax array"
     count = math.prod(axes.values())

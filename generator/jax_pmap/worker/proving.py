@@ -238,7 +238,7 @@ class _Emitted:
             # A branch on the size that was not taken raises by itself.
             many = run_many(parallel)
             yield [many] if many is not None else []
-        if most and re.search("pmax|pmin", emitted.code):
+        if most and re.search("pmax|pmin", emitted.asked.code):
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":
             shares = self.shares(count)

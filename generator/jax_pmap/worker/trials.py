@@ -1,6 +1,5 @@
 """The question of a proof, and the runs of its reference: on which inputs, precision and batch."""
 
-import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, load, prove, strengthen
+from . import arguments, load, protocol, prove, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import is_key, to_float64
@@ -340,55 +339,33 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class OnMesh:
-    """The mesh that emitted code arranges its devices in, and where the plan has its results lie."""
-
-    #: Devices along each axis.
-    axes: Mapping[str, int]
-    #: Among how many devices the batch is divided, and along which axis.
-    shares: int
-    along: str
-    #: For each leaf of the result, and of what is changed in place; None for what is no array.
-    specs: "tuple[jax.sharding.PartitionSpec | None, ...]"
-    #: Dimensions of leaves that are no batch and of which devices have parts: the leaf's name, and which.
-    parts: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """How many devices it has."""
-        return math.prod(self.axes.values())
-
-
-@dataclass(frozen=True, slots=True)
 class Emitted:
-    """A file that was emitted, and what its plan says of the outputs."""
+    """Code that was emitted, as it is asked about."""
 
-    code: str
-    path: str
-    module: str
-    name: str
-    #: Indices of the output leaves that are the same on every device.
-    replicated: tuple[int, ...]
-    #: Arguments whose arrays a call takes with it, and the name of the mapped axis.
+    asked: protocol.Emitted
+    #: Arguments whose arrays a call takes with it.
     donated: tuple[str, ...] = ()
-    axis_name: str = "batch"
     #: Makes the function where the original stands; None for a file of its own.
     there: Callable[[], Callable[..., Any]] | None = None
-    #: None where its devices are one axis of as many as there are.
-    mesh: OnMesh | None = None
+
+    @property
+    def mesh(self) -> protocol.Mesh | None:
+        """The mesh of its devices; None where they are one axis of as many as there are."""
+        return self.asked.mesh
 
     def define(self, count: int, x64: bool) -> Callable[..., Any]:
         """The function, made in a new module or where the original stands."""
         if self.there is not None:
             with prove.x64(x64):
                 return self.there()
-        module = types.ModuleType(self.module)
-        module.__file__ = self.path
+        asked = self.asked
+        module = types.ModuleType(asked.module)
+        module.__file__ = asked.path
         with prove.x64(x64):
-            load.define(self.code, self.path, self.name, vars(module))
+            load.define(asked.code, asked.path, asked.name, vars(module))
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return getattr(module, self.name)(*args, **kwargs)
+            return getattr(module, asked.name)(*args, **kwargs)
 
         return call
 
@@ -400,14 +377,14 @@ class Emitted:
                 if why:
                     return Failure("mesh", path=path, why=why)
             return None
-        for index in self.replicated:
+        for index in self.asked.replicated:
             why = prove.replicas_differ(leaves[index][1], count)
             if why:
                 return Failure("replicas", path=leaves[index][0], why=why)
         for index, (path, leaf) in enumerate(leaves):
             if not PLACED or not isinstance(leaf, jax.Array) or is_key(leaf):
                 continue
-            if index not in self.replicated and len(leaf.sharding.device_set) != count:
+            if index not in self.asked.replicated and len(leaf.sharding.device_set) != count:
                 why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
                 return Failure("shares", path=path, why=why)
         return None

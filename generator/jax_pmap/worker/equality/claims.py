@@ -10,7 +10,8 @@ from ..following import traced_or_none
 from ..jaxpr.coincidences import Program, program_of
 from ..jaxpr.trace import Traced, abstract_leaves, leaf_names
 from ..placements.derive import Derivation
-from ..trials import OnMesh, Question
+from ..protocol import Mesh
+from ..trials import Question
 
 #: Gives a function for a number of devices, while jax shows that many; it is called with values as the
 #: reference is.
@@ -89,7 +90,7 @@ class Claim:
     #: What it takes multiples of alone, as rows on a device.
     multiple: int = 1
     #: What it arranges its devices in; it is derived for their number alone then.
-    mesh: OnMesh | None = None
+    mesh: Mesh | None = None
     #: Numbers of devices that the code may know.
     counts: Sequence[int] = ()
     #: From and up to how many rows, on a device or in all, the code says that it does not take.

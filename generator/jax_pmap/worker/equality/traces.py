@@ -11,8 +11,7 @@ from ..exceptions import summary
 from ..jaxpr.trace import Traced
 from ..placements.derive import mesh_axes
 from ..placements.interpreter import Apart
-from ..protocol import NOT_FOUND, Problem
-from ..trials import OnMesh
+from ..protocol import NOT_FOUND, Mesh, Problem
 from .claims import Inputs, Made, Untraced
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
@@ -23,7 +22,7 @@ def everywhere(
     functions: Mapping[str, Made],
     inputs: Inputs,
     counts: Sequence[int],
-    mesh: OnMesh | None = None,
+    mesh: Mesh | None = None,
     *,
     or_on_all: bool = True,
 ) -> list[list[Traced]]:
@@ -109,7 +108,7 @@ def on_meshes(
     inputs: Inputs,
     traced: Sequence[Sequence[Traced]],
     counts: Sequence[int],
-    mesh: OnMesh | None = None,
+    mesh: Mesh | None = None,
 ) -> list[list[Traced]]:
     """Functions of which one has a mesh of several axes, with each of these in several sizes by itself.
 
