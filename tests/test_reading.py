@@ -15,7 +15,7 @@ from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.parse import parse
-from jax_pmap.syntax.scopes import free_names
+from jax_pmap.worker.scopes import free_names
 
 PACKAGE = Path(jax_pmap.__file__).parent
 

@@ -9,7 +9,7 @@ from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import UNKNOWN, Array
 from jax_pmap.syntax.resolve import Unknown, given_for
-from jax_pmap.syntax.scopes import names_in, positional
+from jax_pmap.worker.scopes import names_in, positional
 
 #: Names of what is mapped as equal copies, one for each device.
 _COPIES = re.compile(r"param|state|model|config|cfg|self|variables|replica|^w$")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from jax_pmap.checking.module import Module
 from jax_pmap.syntax.library import COLLECTIVES
 from jax_pmap.syntax.resolve import UNKNOWN, Application, FunctionRef, Unknown, Value
-from jax_pmap.syntax.scopes import Function, names_in
+from jax_pmap.worker.scopes import Function, names_in
 
 if TYPE_CHECKING:
     from jax_pmap.checking.values import Events

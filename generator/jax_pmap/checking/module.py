@@ -8,7 +8,7 @@ from functools import cached_property
 
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import Binding
+from jax_pmap.worker.scopes import Binding
 
 _ASKS = re.compile(r"version|hasattr|getattr|_HAS_|HAVE_|TYPE_CHECKING")
 

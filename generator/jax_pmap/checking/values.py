@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from jax_pmap.checking.module import Module
-from jax_pmap.syntax.scopes import Function
+from jax_pmap.worker.scopes import Function
 
 _NONE: frozenset[str] = frozenset()
 

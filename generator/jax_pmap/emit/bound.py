@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jax_pmap.model import refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target, made_by_import
-from jax_pmap.syntax.scopes import ALWAYS_THERE, free_names
+from jax_pmap.worker.scopes import ALWAYS_THERE, free_names
 
 
 @dataclass(frozen=True, slots=True)

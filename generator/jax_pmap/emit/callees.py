@@ -28,7 +28,7 @@ from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import (
+from jax_pmap.worker.scopes import (
     ALWAYS_THERE,
     attribute_of_itself,
     defaults,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jax_pmap.sources as sources
 from jax_pmap.model import Source
 from jax_pmap.syntax.imports import absolute
-from jax_pmap.syntax.scopes import own_nodes
+from jax_pmap.worker.scopes import own_nodes
 
 
 def comes_back(module: str, source: Source) -> bool:

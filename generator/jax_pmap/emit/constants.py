@@ -9,7 +9,7 @@ from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import transformations
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.syntax.scopes import own_nodes, root_name
+from jax_pmap.worker.scopes import own_nodes, root_name
 
 #: Methods that make an object what it is.
 MAKING = ("__init__", "__post_init__", "__new__", "setup")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_pmap.syntax.lines import parsed_expression
-from jax_pmap.syntax.scopes import names_in
+from jax_pmap.worker.scopes import names_in
 
 #: What makes each of the parts of a decomposed reduction that of all devices, given the operator and source.
 Collective = Callable[[str, str], str]

@@ -11,7 +11,7 @@ from jax_pmap.emit.lines import Change, split
 from jax_pmap.emit.names import ALIASES, OWN, Imported, Names, bindings
 from jax_pmap.emit.render import Pieces
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.scopes import Scope, every_scope
+from jax_pmap.worker.scopes import Scope, every_scope
 
 
 class HostNames:

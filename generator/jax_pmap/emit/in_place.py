@@ -40,8 +40,8 @@ from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import DEFINITIONS, find, statements
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.scopes import free_names, used_names
 from jax_pmap.syntax.uses import made_of
+from jax_pmap.worker.scopes import free_names, used_names
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.source import indented
 from jax_pmap.syntax.lines import Lines, Node, parsed_expression
-from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, positional, root_name, used_names
+from jax_pmap.worker.scopes import bound_names, own_nodes, parameters, positional, root_name, used_names
 
 #: Collectives that are sums, or differ from them by a number.
 SUMS = ("psum", "pmean")

@@ -14,8 +14,8 @@ import libcst as cst
 
 from jax_pmap.emit.weave import enclosed, renamed
 from jax_pmap.syntax.lines import parsed_expression
-from jax_pmap.syntax.scopes import bound_names, names_in, root_name
 from jax_pmap.syntax.text import in_one_line
+from jax_pmap.worker.scopes import bound_names, names_in, root_name
 
 #: What the value of a collective is called.
 _CALLED = {"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest", "all_gather": "all"}

@@ -10,7 +10,7 @@ from jax_pmap.emit.names import ALIASES, Imported, bindings
 from jax_pmap.model import Source
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.scopes import ALWAYS_THERE, names_of_its_own
+from jax_pmap.worker.scopes import ALWAYS_THERE, names_of_its_own
 
 if TYPE_CHECKING:
     from jax_pmap.emit.callees import UserFunction

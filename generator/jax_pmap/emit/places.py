@@ -29,9 +29,9 @@ from jax_pmap.emit.syntax import (
     root_name,
 )
 from jax_pmap.model import Span
-from jax_pmap.syntax import scopes
-from jax_pmap.syntax.scopes import own_nodes, parameters
 from jax_pmap.syntax.text import FunctionText, in_one_line
+from jax_pmap.worker import scopes
+from jax_pmap.worker.scopes import own_nodes, parameters
 
 #: Expressions worth a look of their own.
 TAPPED = (

@@ -7,7 +7,7 @@ import re
 
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import Parameter
-from jax_pmap.syntax.scopes import bound_names, own_nodes
+from jax_pmap.worker.scopes import bound_names, own_nodes
 
 
 def signature(parameters: tuple[Parameter, ...]) -> list[str]:

@@ -15,7 +15,7 @@ from jax_pmap.reading.runs import as_decorated, run_by, transformed_by
 from jax_pmap.syntax.definitions import Definition, statements
 from jax_pmap.syntax.parse import ParsedSource, resolver_of
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import used_names
+from jax_pmap.worker.scopes import used_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ from jax_pmap.emit.weave import written
 from jax_pmap.locating.paths import folders_with
 from jax_pmap.model import Backend, Evidence, Plan, Request, Role, Source, Span, refused
 from jax_pmap.reading.target import Target, made_by_a_program, running_values
-from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.syntax.slice import changes_path
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.version import VERSION
+from jax_pmap.worker.scopes import names_of_its_own
 
 if TYPE_CHECKING:
     from jax_pmap.syntax.slice import Slice

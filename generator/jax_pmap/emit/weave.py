@@ -23,9 +23,9 @@ from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import DIVIDE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
 from jax_pmap.syntax.lines import parsed_expression
-from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
+from jax_pmap.worker.scopes import names_of_its_own
 
 RECORDER = "__jax_pmap__"
 #: Collectives that do not add.

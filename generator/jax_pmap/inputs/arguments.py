@@ -15,8 +15,8 @@ from jax_pmap.inputs.structure import read_structure
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import FunctionFacts, Parameter
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.scopes import parameters
 from jax_pmap.worker.protocol import SearchInputs
+from jax_pmap.worker.scopes import parameters
 
 _HOW = {
     ParameterKind.POSITIONAL_ONLY: "positional",

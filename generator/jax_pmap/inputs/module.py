@@ -16,11 +16,11 @@ from jax_pmap.reading.target import Target, made_by_a_program, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.library import COMPILERS, MARKERS
-from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
+from jax_pmap.worker.scopes import used_names
 
 #: Ranges of lines that a note lists.
 SHOWN = 6

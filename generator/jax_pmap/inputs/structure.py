@@ -14,7 +14,7 @@ from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Function, Items, ModuleExpression, Node, Value
 from jax_pmap.syntax.library import GRADIENTS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.scopes import parameters
+from jax_pmap.worker.scopes import parameters
 
 #: Attributes of arrays; any other attribute makes its owner an object.
 ARRAY_ATTRIBUTES = frozenset(

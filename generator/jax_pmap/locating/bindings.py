@@ -18,7 +18,7 @@ from jax_pmap.model import Binding, RefusalError, Source, Span
 from jax_pmap.syntax.definitions import FUNCTION, Definition, binding_of, find, statements
 from jax_pmap.syntax.imports import Import, bound_name
 from jax_pmap.syntax.library import COMPILERS, MAPPERS, SHARD_MAPS
-from jax_pmap.syntax.scopes import own_nodes, parameters
+from jax_pmap.worker.scopes import own_nodes, parameters
 
 #: Names that are followed, from one to the next.
 HOPS = 12

@@ -16,9 +16,9 @@ from jax_pmap.problems import first_line, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import ROOM, TIME, Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.syntax.scopes import names_in
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import ASKS_FOR_TYPES, NOT_TAKEN, CallComparison, unless
+from jax_pmap.worker.scopes import names_in
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.

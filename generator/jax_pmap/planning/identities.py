@@ -10,8 +10,8 @@ from jax_pmap.emit.render import contents_source
 from jax_pmap.model import Argument, Guard, Leaf, Role, refused
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
-from jax_pmap.syntax.scopes import bound_names, parameters
 from jax_pmap.worker import protocol
+from jax_pmap.worker.scopes import bound_names, parameters
 
 
 def identities(session: Session, expressions: Collection[str]) -> dict[str, protocol.Identity]:

@@ -9,8 +9,8 @@ from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.planning.as_called import is_compiled
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.scopes import names_in, root_name
 from jax_pmap.worker.protocol import Mutated
+from jax_pmap.worker.scopes import names_in, root_name
 
 #: Methods that change a dict or a list.
 MUTATORS = frozenset(

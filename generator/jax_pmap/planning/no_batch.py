@@ -13,8 +13,8 @@ from jax_pmap.problems import error_span, first_line
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.definitions import statements
-from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters
 from jax_pmap.worker import protocol
+from jax_pmap.worker.scopes import bound_names, own_nodes, parameters
 
 #: Rows from which on an array may be a batch.
 ROWS = 8

@@ -17,8 +17,8 @@ from pathlib import Path
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.scopes import names_stored, root_name
 from jax_pmap.worker.protocol import FixedForm
+from jax_pmap.worker.scopes import names_stored, root_name
 
 Function = ast.FunctionDef | ast.Lambda
 #: Attributes every array has.

@@ -17,8 +17,8 @@ from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import Event
 from jax_pmap.syntax.lines import parsed_expression
-from jax_pmap.syntax.scopes import bound_names, names_in, names_of_its_own
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.scopes import bound_names, names_in, names_of_its_own
 
 #: Statements and expressions that choose a way.
 CHOICES = (

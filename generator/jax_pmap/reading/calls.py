@@ -9,7 +9,7 @@ from jax_pmap.reading.facts import Collective, GradientCall
 from jax_pmap.syntax.library import COLLECTIVES, GRADIENTS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application, Resolver
-from jax_pmap.syntax.scopes import Function
+from jax_pmap.worker.scopes import Function
 
 
 @dataclass(frozen=True, slots=True)

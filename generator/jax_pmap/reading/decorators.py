@@ -21,7 +21,7 @@ from jax_pmap.syntax.library import (
 )
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
-from jax_pmap.syntax.scopes import parameters, positional
+from jax_pmap.worker.scopes import parameters, positional
 
 SET_ASIDE = COMPILERS | MAPPERS | MARKERS | OBSERVERS
 #: What a copy of a function has as the function does: with another body, they do the same to another one.

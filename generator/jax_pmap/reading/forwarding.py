@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from jax_pmap.model import Binding, Source, Span
 from jax_pmap.syntax.definitions import binding_of, find
 from jax_pmap.syntax.parse import parse, resolver_of
-from jax_pmap.syntax.scopes import parameters
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import Parameter
+from jax_pmap.worker.scopes import parameters
 
 # Only these three end a line for Python; str.splitlines knows more.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -23,7 +23,7 @@ from jax_pmap.reading.runs import function_runs, host_functions
 from jax_pmap.syntax.library import MAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse
 from jax_pmap.syntax.resolve import UNKNOWN, TopLevel
-from jax_pmap.syntax.scopes import (
+from jax_pmap.worker.scopes import (
     ALWAYS_THERE,
     defaults,
     free_names,

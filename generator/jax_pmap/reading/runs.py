@@ -11,7 +11,7 @@ from jax_pmap.reading.facts import FunctionRun
 from jax_pmap.syntax.library import BATCHERS, CALLBACKS, GRADIENTS, HOLDERS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import names_in
+from jax_pmap.worker.scopes import names_in
 
 #: Parameters of the loops of `jax.lax`, and those among them that are functions it runs.
 LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

@@ -13,8 +13,8 @@ from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
 from jax_pmap.syntax.parse import ParsedSource, parse, parse_file
-from jax_pmap.syntax.scopes import attribute_of_itself, is_private
 from jax_pmap.syntax.slice import Module
+from jax_pmap.worker.scopes import attribute_of_itself, is_private
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from jax_pmap.sources import module_among
 from jax_pmap.syntax.library import OBSERVERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver, returned_by
-from jax_pmap.syntax.scopes import bound_names, names_in, own_nodes
+from jax_pmap.worker.scopes import bound_names, names_in, own_nodes
 
 #: What waits for a result, and gives it back.
 WAITS = "jax.block_until_ready"

@@ -18,7 +18,7 @@ from jax_pmap.syntax.definitions import Definition
 from jax_pmap.syntax.imports import Import, Imported, absolute, import_rows
 from jax_pmap.syntax.library import WRAPPERS
 from jax_pmap.syntax.lines import Lines, parsed_expression
-from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, own_nodes, positional
+from jax_pmap.worker.scopes import Binding, Function, Scope, Scopes, own_nodes, positional
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 

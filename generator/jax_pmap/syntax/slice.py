@@ -17,7 +17,7 @@ from typing import TypeAlias
 from jax_pmap.sources import module_among
 from jax_pmap.syntax.imports import Import, import_rows
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.scopes import bound_names, names_in, own_nodes, parameters, root_name, used_names
+from jax_pmap.worker.scopes import bound_names, names_in, own_nodes, parameters, root_name, used_names
 
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While

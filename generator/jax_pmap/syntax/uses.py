@@ -20,8 +20,8 @@ from jax_pmap.syntax.definitions import DEFINITIONS, binding_of, find
 from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.parse import ParsedSource, parse_file
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module
+from jax_pmap.worker.scopes import used_names
 
 #: Hex digits of the digest of a target, and of each thing that it uses.
 DIGITS, SHORT = 16, 6

@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .scopes import bound_names
+
 INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -169,7 +171,7 @@ class _InParts(importlib.machinery.SourceFileLoader):
                 except BaseException as error:
                     line = top_line(error, path)
                     failed = next((s for s in body if s.lineno <= line <= (s.end_lineno or 0)), None)
-                    names = bound(failed) if failed is not None else set()
+                    names = bound_names([failed]) if failed is not None else set()
                     # `x is None` is the one use of a stand-in that could not be seen.
                     if failed is None or names & compared or "*" in names:
                         raise
@@ -190,21 +192,6 @@ def top_line(error: BaseException, path: str) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def bound(statement: ast.stmt) -> set[str]:
-    """Names a statement of a module binds, those inside functions left out."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {statement.name}
-    found: set[str] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-    return found
 
 
 def is_missing(value: Any) -> bool:

@@ -6,6 +6,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 
 import ast
 import dis
+import functools
 import inspect
 import itertools
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 from .functions import enclosed, unwrapped
 from .load import text_of
 from .protocol import Later, Site
+from .scopes import bound_names, names_in, names_stored, parameters, positional, root_name
 from .type_tests import Watch, is_users, is_users_object, line_at
 
 #: Methods that make an object what it is, or are what an assignment does that is seen where it stands.
@@ -425,9 +427,9 @@ def _changers(files: Mapping[str, ast.Module], maker: tuple[str, str]) -> dict[s
             scope, makes = Scope(path, changers=found), (path, node.name) == maker
             own[at] = _changed_in(node, scope, is_method=id(node) in methods, makes=makes)
         before, found = found, {}
-        for (_, node), parameters in zip(functions, own, strict=True):
-            if parameters:
-                found.setdefault(node.name, []).extend(parameters)
+        for (_, node), changed in zip(functions, own, strict=True):
+            if changed:
+                found.setdefault(node.name, []).extend(changed)
         # Others call nothing of which more is known now.
         news = {name for name in before.keys() | found.keys() if before.get(name) != found.get(name)}
         waiting = [at for at, called in enumerate(calls) if not news.isdisjoint(called)]
@@ -447,7 +449,7 @@ def _changed_in(node: Any, around: Scope, *, is_method: bool, makes: bool) -> li
     static = any(_last(each) == "staticmethod" for each in node.decorator_list)
     return [
         Parameter(index, name, in_doubt, attribute, made)
-        for index, name in enumerate(_parameters(node)[is_method and not static :])
+        for index, name in enumerate(positional(node)[is_method and not static :])
         for attribute in (False, True)
         if (name, attribute) in changed
         for in_doubt, made in (changed[name, attribute],)
@@ -657,7 +659,7 @@ def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
     for node in nodes:
         if isinstance(node, FUNCTIONS[:2]):
             static = any(_last(each) == "staticmethod" for each in node.decorator_list)
-            names = _parameters(node)[id(node) in methods and not static :]
+            names = positional(node)[id(node) in methods and not static :]
             parameters.setdefault(node.name, []).append(names)
     for path, tree in files.items():
         imported = [
@@ -691,8 +693,8 @@ def _mentions(path: str, tree: ast.Module, target: str) -> Iterator[Mention]:
             for each in node.names:
                 yield Mention(path, node.lineno, each.asname or "", each.name)
         elif isinstance(node, ast.Assign) and not by and _last(getattr(node.value, "func", node)) != target:
-            targets = _stored(part for target in node.targets for part in ast.walk(target))
             made = list(_names(ast.walk(node.value)))
+            targets = names_stored(*node.targets)
             yield from (Mention(path, each.lineno, to, each.id) for to in targets for each in made)
         elif isinstance(node, ast.ClassDef):
             special = (each.name for each in node.body if isinstance(each, FUNCTIONS[:2]))
@@ -708,10 +710,6 @@ def _within(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, FUNCTIONS[:2]):
             function = function or node.name
         waiting += [(function, child) for child in ast.iter_child_nodes(node)]
-
-
-def _parameters(node: Any) -> list[str]:
-    return [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
 
 
 def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
@@ -852,17 +850,11 @@ def _of_statements(body: Iterable[ast.AST], scope: Scope) -> Iterator[Use]:
 
 def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterator[Use]:
     body = node.body if isinstance(node.body, list) else [node.body]
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    names = [each.arg for each in (*arguments, node.args.vararg, node.args.kwarg) if each is not None]
+    names = [each.arg for each in parameters(node.args)]
     own = list(_own(body))
     rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
     nonlocal_ = frozenset(name for each in own if isinstance(each, ast.Nonlocal) for name in each.names)
-    bound = _stored(own) - nonlocal_
-    for each in own:
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
-            bound.add(each.name or "")
-        elif isinstance(each, (ast.Import, ast.ImportFrom)):
-            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in each.names}
+    bound = _bound_in(node) - nonlocal_
     scope = Scope(
         around.path,
         (around.local | {*names, *bound}) - rebound,
@@ -872,13 +864,20 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", "<lambda>"),
         around.nested + bool(around.function),
-        frozenset({*names, *bound} & _free(own)),
+        frozenset({*names, *bound} & names_in(*(each for each in own if isinstance(each, FUNCTIONS)))),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
         {name: asked for name, asked in around.asked.items() if name not in {*names, *bound}} | _asked(own),
         around.changers,
     )
     yield from _of_code(own, scope, rebound | nonlocal_)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bound_in(node: Any) -> frozenset[str]:
+    """The names that the body of a function binds, its comprehensions too."""
+    body = node.body if isinstance(node.body, list) else [node.body]
+    return frozenset(bound_names(body) | _stored(_own(body)))
 
 
 def _asked(own: Iterable[ast.AST]) -> dict[str, set[tuple[str, bool]]]:
@@ -894,12 +893,6 @@ def _asked(own: Iterable[ast.AST]) -> dict[str, set[tuple[str, bool]]]:
         ):
             found.setdefault(node.value.id, set()).add((node.attr, id(node) in called))
     return found
-
-
-def _free(own: Iterable[ast.AST]) -> set[str]:
-    """The names in the functions that are defined in a body."""
-    inner = [node for node in own if isinstance(node, FUNCTIONS)]
-    return {each.id for node in inner for each in _names(ast.walk(node))}
 
 
 def _fresh(own: Collection[ast.AST], is_new: Callable[[ast.expr], bool]) -> set[str]:
@@ -1026,21 +1019,9 @@ def _aliases(own: Iterable[ast.AST]) -> dict[str, ast.AST]:
         else:
             continue
         # One that goes on from itself (`at = at[name]`) is what it was first.
-        if (
-            isinstance(target, ast.Name)
-            and value is not None
-            and (root := _root(value))
-            and root.id != target.id
-        ):
+        if isinstance(target, ast.Name) and value is not None and root_name(value) not in (None, target.id):
             found[target.id] = value
     return found
-
-
-def _root(node: ast.AST | None) -> ast.Name | None:
-    """The name that an expression ``root.a[b].c`` begins with; None of another one."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
 
 
 def _inside(
@@ -1053,11 +1034,11 @@ def _inside(
         for use in _use(value, scope, changes=True, inside=True):
             outer = value is node and isinstance(node, ast.Name)
             yield replace(use, line=getattr(node, "lineno", 0), in_doubt=in_doubt, outer=outer)
-        root = _root(value)
-        if root is None or root.id in seen:
+        root = root_name(value)
+        if root is None or root in seen:
             return
-        seen.add(root.id)
-        value = aliases.get(root.id)
+        seen.add(root)
+        value = aliases.get(root)
 
 
 def _use(node: ast.AST, scope: Scope, *, changes: bool, inside: bool = False) -> Iterator[Use]:

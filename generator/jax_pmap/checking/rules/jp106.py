@@ -6,7 +6,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.syntax.scopes import Function
+from jax_pmap.worker.scopes import Function
 
 _DRAWS = (
     "bernoulli",

@@ -7,7 +7,7 @@ from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.syntax.resolve import UNKNOWN, FunctionRef
-from jax_pmap.syntax.scopes import positional
+from jax_pmap.worker.scopes import positional
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:

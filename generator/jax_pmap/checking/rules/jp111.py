@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.syntax.scopes import names_in, names_stored
+from jax_pmap.worker.scopes import names_in, names_stored
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:

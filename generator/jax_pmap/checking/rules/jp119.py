@@ -8,7 +8,7 @@ from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import name_of
-from jax_pmap.syntax.scopes import names_in
+from jax_pmap.worker.scopes import names_in
 
 #: What keeps numbers within limits.
 _CLIPS = frozenset({"jax.numpy.clip", "jax.numpy.minimum", "jax.lax.clamp", "jax.lax.min"})

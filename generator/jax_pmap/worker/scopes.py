@@ -1,4 +1,7 @@
-"""The scopes of a module by Python's rules: which names each binds and how, which it takes from outside."""
+"""The scopes of a module by Python's rules: which names each binds and how, which it takes from outside.
+
+Both processes ask here: it takes the standard library alone.
+"""
 
 from __future__ import annotations
 
