@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from . import load
-from .functions import enclosed
+from .functions import enclosed, unwrapped
 
 #: Leaves that a kept call must have in another form.
 OURS = (jax.core.Tracer, np.ndarray)
@@ -192,25 +192,7 @@ def is_installed(path: str) -> bool:
 
 def function_under(value: Any) -> types.FunctionType | None:
     """The plain function that bound methods, partials and wrappers stand for, or None."""
-    return unbound(value)[0]
-
-
-def unbound(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], dict[str, Any]]:
-    """`function_under`, and the arguments that bound methods and partials on the way pass to it."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    for _ in range(64):
-        if isinstance(value, functools.partial):
-            args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
-        elif isinstance(value, types.MethodType):
-            args, value = (value.__self__, *args), value.__func__
-        elif isinstance(value, types.FunctionType) and "__wrapped__" not in vars(value):
-            return value, args, kwargs
-        elif callable(value) and hasattr(value, "__wrapped__"):
-            value = value.__wrapped__
-        else:
-            return None, (), {}
-    return None, (), {}
+    return unwrapped(value, all_the_way=True)[0]
 
 
 def concrete(value: Any) -> Any:

@@ -14,21 +14,24 @@ from .protocol import Callee
 COMPILED = frozenset({"PjitFunction", "_JitWrapper"})
 
 
-def unwrapped(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], dict[str, Any]]:
-    """The plain function behind bound methods, partials and what compiles, and the arguments bound to it."""
+def unwrapped(
+    value: Any, *, all_the_way: bool = False
+) -> tuple[types.FunctionType | None, tuple[Any, ...], dict[str, Any]]:
+    """The plain function behind bound methods, partials and what compiles, and the arguments bound to it.
+
+    And, `all_the_way`, behind decorators, that may do something of their own.
+    """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     for _ in range(64):
-        if isinstance(value, functools.partial):
+        if isinstance(value, functools.partial) or of_equinox(value, "Partial"):
             args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
-        elif isinstance(value, types.FunctionType):
-            return (value, args, kwargs) if "__wrapped__" not in vars(value) else (None, (), {})
         elif isinstance(value, types.MethodType) or of_equinox(value, "BoundMethod"):
             args, value = (value.__self__, *args), value.__func__
-        elif type(value).__name__ in COMPILED and hasattr(value, "__wrapped__"):
+        elif isinstance(value, types.FunctionType) and "__wrapped__" not in vars(value):
+            return value, args, kwargs
+        elif hasattr(value, "__wrapped__") and (all_the_way or type(value).__name__ in COMPILED):
             value = value.__wrapped__
-        elif of_equinox(value, "Partial"):
-            args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
         else:
             return None, (), {}
     return None, (), {}

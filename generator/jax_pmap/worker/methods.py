@@ -38,7 +38,7 @@ from . import (
 from .arguments import Compiled, Packed, Values
 from .around import furnish
 from .as_called import compare_with_call
-from .call import Call, unbound
+from .call import Call
 from .calling import Calling
 from .captured import captured
 from .equality import padding
@@ -57,6 +57,7 @@ from .examples import (
 )
 from .exceptions import attempted, describe_exception
 from .following import asked_sizes, follow, for_all_sizes, traced_as
+from .functions import unwrapped
 from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, arrays_of, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
@@ -198,7 +199,7 @@ def taking_from(target: Target, request: protocol.Load, taken: protocol.Object) 
     if taken.module != request.module:
         module = imported(taken.module)
     made = vars(module).get(name)
-    raw, args, kwargs = unbound(made)
+    raw, args, kwargs = unwrapped(made, all_the_way=True)
     code = getattr(raw, "__code__", None)
     if raw is None or code is None or code.co_name != request.definition.name:
         what = f"is {code.co_name!r}" if code is not None else f"is a {type(made).__name__}"
@@ -712,7 +713,7 @@ def behind_object(request: protocol.FindBehind) -> tuple[str, str] | None:
     """The function of the user's that an object of the module calls in the end: its file and dotted name."""
     load.keep_devices()
     host_arrays.tell_modes_apart()
-    raw, _, _ = unbound(parallel.find(request.object))
+    raw, _, _ = unwrapped(parallel.find(request.object), all_the_way=True)
     return (raw.__code__.co_filename, raw.__qualname__) if raw is not None else None
 
 

@@ -8,17 +8,6 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.worker.scopes import Function
 
-_DRAWS = (
-    "bernoulli",
-    "normal",
-    "uniform",
-    "randint",
-    "categorical",
-    "gumbel",
-    "truncated_normal",
-    "permutation",
-)
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Draws in the shape of a device's share from a key that is the same on all devices."""
