@@ -1298,3 +1298,59 @@ def test_what_a_nested_function_changes_may_be_called_later(shared: Project, nam
     shared.write("nested.py", NESTED)
     words = ("gen", f"nested.py::main.{name}", "--run", "python nested.py", "--in-place", "--no-run")
     shared.refused("JP062", *words, says=(f"anew, which line {line} changes",), exit_code=1)
+
+
+REBINDS = """\
+import jax.numpy as jnp
+
+
+def main():
+    rate, scale, shift = 0.1, 1.0, 0.0
+
+    def step(x):
+        hidden = x * scale
+
+        def squared(row):
+            return hidden * row
+
+        hidden = hidden + 1
+        return jnp.mean(squared(x))
+
+    def scaled(x):
+        return rate * jnp.mean(x)
+
+    def shifted(x):
+        return jnp.mean(x) + shift
+
+    class Trainer:
+        def step(self, x):
+            return weight * jnp.mean(x)
+
+    x = jnp.ones((24, 3))
+    scale = weight = 2.0
+    step(x)
+    for rate in (0.1, 0.2):
+        scaled(x)
+        Trainer().step(x)
+        x, weight = x + 1, weight + 1
+    print([shift for shift in (1, 2)], shifted(x))
+    shifted(x)
+    step(x)
+
+
+main()
+"""
+
+
+def test_a_variable_of_the_function_around_that_is_bound_again_after_a_call_is_refused(
+    shared: Project,
+) -> None:
+    """By a loop as by a statement; a call's own variables, and what is bound ahead of it, are taken."""
+    shared.write("binds.py", REBINDS)
+    words = ("--run", "python binds.py", "--in-place", "--diff")
+    for name, what, line in (("scaled", "rate", 29), ("Trainer.step", "weight", 32)):
+        says = (f"reads `{what}` anew, which line {line} changes",)
+        shared.refused("JP062", "gen", f"binds.py::main.{name}", *words, says=says, exit_code=1)
+    for name in ("step", "shifted"):
+        made = shared.run("gen", f"binds.py::main.{name}", *words)
+        assert made.exit_code == 0, made.stderr

@@ -1,4 +1,4 @@
-"""What a compiled method or nested function keeps from its first call, and the original reads anew."""
+"""Where the user compiles the target, and what a method that is compiled keeps from its first call."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import transformations
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
-from jax_pmap.worker.scopes import own_nodes, root_name
-
-#: Methods that make an object what it is.
-MAKING = ("__init__", "__post_init__", "__new__", "setup")
 
 
 def compiled_at(target: Target) -> list[int]:
@@ -23,37 +19,31 @@ def compiled_at(target: Target) -> list[int]:
     return [*lines, binding.span.line] if binding is not None and binding.calls else lines
 
 
-def check_constants(target: Target, plan: Plan) -> None:
-    """Refuse what the mapped function would take as it was at the first call, where it changes later.
+def is_compiled(target: Target) -> bool:
+    """Whether the user compiles or maps the function: then a call of it is traced, too."""
+    facts = target.facts
+    if any(each.name in COMPILERS | MAPPERS for each in facts.decorators):
+        return True
+    return bool(target.own_axis or compiled_at(target))
 
-    A function that `jax.jit` compiles already keeps it, too.
+
+def check_constants(target: Target, plan: Plan) -> None:
+    """Refuse what the mapped function would take of the first object, where another one has something else.
+
+    A function that `jax.jit` compiles already takes it, too.
 
     Raises:
-        RefusalError: JP050, with the line that changes it.
+        RefusalError: JP050, with the line that compares the objects.
     """
-    facts = target.facts
-    compiled = any(each.name in COMPILERS | MAPPERS for each in facts.decorators)
-    if compiled or compiled_at(target):
+    if is_compiled(target):
         return
-    changed = next(_changes(target), None)
-    if changed is not None:
-        what, line = changed
-        raise refused(
-            "JP050",
-            f"`{target.source.qualname}` reads `{what}`, which line {line} changes later; the compiled "
-            "function would keep what it was at the first call",
-            f"Pass it as an argument of `{facts.name}`",
-            facts.span,
-        )
-    alike = next(_taken_for_one(target, plan), None)
-    if alike is not None:
-        what, line = alike
+    for what, line in _taken_for_one(target, plan):
         raise refused(
             "JP050",
             f"`{target.source.qualname}` reads `{what}`, and two objects that differ in it are equal by line "
             f"{line}; the compiled function would take that of the first",
-            f"Compare it there, or pass it as an argument of `{facts.name}`",
-            facts.span,
+            f"Compare it there, or pass it as an argument of `{target.facts.name}`",
+            target.facts.span,
         )
 
 
@@ -98,31 +88,3 @@ def _of_receiver(target: Target) -> list[str]:
             if method is not None and method.args.args:
                 pending.append((method, method.args.args[0].arg))
     return [name for name in found if name not in methods]
-
-
-def _changes(target: Target) -> Iterator[tuple[str, int]]:
-    """What the target has from functions around that is assigned after it was made, with the line."""
-    facts, parsed = target.facts, target.parsed
-    end = parsed.definition.end_lineno or 0
-    for scope in parsed.enclosing:
-        if isinstance(scope, ast.ClassDef):
-            continue
-        for name in facts.closure_names:
-            places = [
-                node.lineno
-                for node in own_nodes(scope.body)
-                if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
-            ]
-            later = [line for line in places if line > end]
-            if later and len(places) > 1:
-                yield name, later[0]
-            for node in ast.walk(scope):
-                if isinstance(node, ast.Nonlocal) and name in node.names:
-                    yield name, node.lineno
-                if (
-                    isinstance(node, ast.Attribute | ast.Subscript)
-                    and not isinstance(node.ctx, ast.Load)
-                    and root_name(node) == name
-                    and node.lineno > end
-                ):
-                    yield name, node.lineno

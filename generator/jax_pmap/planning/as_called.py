@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax_pmap.emit.constants import compiled_at
+from jax_pmap.emit.constants import is_compiled
 from jax_pmap.model import RefusalError, Request, Span, refused
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import RoleFinder
 from jax_pmap.problems import first_line, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import ROOM, TIME, Session
-from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import ASKS_FOR_TYPES, NOT_TAKEN, CallComparison, unless
 from jax_pmap.worker.scopes import names_in
@@ -39,14 +38,6 @@ class AsCalled:
     changed: bool = False
     #: Leaves that the call computes with in NumPy, and how large their integers of 64 bits may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-def is_compiled(target: Target) -> bool:
-    """Whether the user compiles or maps the function: then a call of it is traced, too."""
-    facts = target.facts
-    if any(each.name in COMPILERS | MAPPERS for each in facts.decorators):
-        return True
-    return bool(target.own_axis or compiled_at(target))
 
 
 def as_called(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from jax_pmap.emit.constants import is_compiled
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
-from jax_pmap.planning.as_called import is_compiled
 from jax_pmap.reading.target import Target
 from jax_pmap.worker.protocol import Mutated
 from jax_pmap.worker.scopes import names_in, root_name

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from jax_pmap.drift import outdated
+from jax_pmap.emit.constants import is_compiled
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
-from jax_pmap.planning.as_called import is_compiled
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.problems import error_details, error_span, first_line
 from jax_pmap.reading.target import Target

@@ -23,7 +23,7 @@ import numpy as np
 from .functions import enclosed, unwrapped
 from .load import text_of
 from .protocol import Later, Site
-from .scopes import bound_names, names_in, names_stored, parameters, positional, root_name
+from .scopes import bound_names, free_names, names_stored, parameters, positional, root_name
 from .type_tests import Watch, is_users, is_users_object, line_at
 
 #: Methods that make an object what it is, or are what an assignment does that is seen where it stands.
@@ -95,10 +95,12 @@ class Scope:
     making: bool = False
     #: The outermost function around it.
     function: str = ""
+    #: And the innermost.
+    within: str = ""
     #: How many functions around it are in that one: when these are called, no line tells.
     nested: int = 0
-    #: The function's own variables that functions in it use.
-    cells: frozenset[str] = frozenset()
+    #: The function's own variables that functions in it use, and on which line the first of these ends.
+    cells: Mapping[str, int] = field(default_factory=dict)
     #: Its variables that hold what nothing else does as it makes it: ``options = copy.deepcopy(defaults)``.
     fresh: frozenset[str] = frozenset()
     #: Those that hold a container of its own, of what others may hold: ``shape = list(grid.shape)``.
@@ -260,7 +262,7 @@ def changed_later(
 
     def is_later(change: Use) -> bool:
         own = (change.scope.path, change.scope.function)
-        if change.is_free and own in ran:
+        if (change.is_free and own in ran) or (change.is_cell and (own[0], change.scope.within) in ran):
             return False
         if change.made:
             # What it changes ahead of the target is what the target begins with, but for one made before.
@@ -629,6 +631,8 @@ class HandedOn:
 
     def of(self, change: Use) -> Iterable[Given]:
         """Where the value in which something changes is given to another function or class."""
+        if not (change.inside or change.attributes):
+            return ()  # They keep what the variable had.
         if not change.is_global or change.is_free:
             name = change.root.rpartition(LOCALS)[2]
             return self._by_name.get((change.scope.path, change.scope.function, name), ())
@@ -855,6 +859,12 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
     nonlocal_ = frozenset(name for each in own if isinstance(each, ast.Nonlocal) for name in each.names)
     bound = _bound_in(node) - nonlocal_
+    inside = (each for each in own if isinstance(each, (*FUNCTIONS, ast.ClassDef)))
+    cells = {
+        name: each.end_lineno or 0
+        for each in reversed([*inside])
+        for name in _free_in(each) & {*names, *bound}
+    }
     scope = Scope(
         around.path,
         (around.local | {*names, *bound}) - rebound,
@@ -863,8 +873,9 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", "<lambda>"),
+        getattr(node, "name", "<lambda>"),
         around.nested + bool(around.function),
-        frozenset({*names, *bound} & names_in(*(each for each in own if isinstance(each, FUNCTIONS)))),
+        cells,
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_new)),
         frozenset((bound - {*names} - rebound) & _fresh(own, _is_copy)),
         {name: asked for name, asked in around.asked.items() if name not in {*names, *bound}} | _asked(own),
@@ -878,6 +889,10 @@ def _bound_in(node: Any) -> frozenset[str]:
     """The names that the body of a function binds, its comprehensions too."""
     body = node.body if isinstance(node.body, list) else [node.body]
     return frozenset(bound_names(body) | _stored(_own(body)))
+
+
+#: The names that a function takes from around it.
+_free_in = functools.lru_cache(maxsize=4096)(free_names)
 
 
 def _asked(own: Iterable[ast.AST]) -> dict[str, set[tuple[str, bool]]]:
@@ -949,6 +964,7 @@ def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> I
     within = {id(node.value) for node in own if isinstance(node, ast.Attribute)}
     counted = {id(node.target) for node in own if isinstance(node, ast.AugAssign)}
     statements = {id(node.value) for node in own if isinstance(node, ast.Expr)}
+    passing = {id(of) for each in own if isinstance(each, ast.comprehension) for of in ast.walk(each.target)}
     for node in own:
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope)
@@ -991,6 +1007,9 @@ def _of_code(own: Sequence[ast.AST], scope: Scope, rebound: frozenset[str]) -> I
         elif isinstance(node, ast.Subscript):
             yield from _inside(node.value, scope, aliases)
         elif isinstance(node, ast.Attribute) or node.id in rebound:
+            yield from _use(node, scope, changes=True)
+        elif node.lineno > scope.cells.get(node.id, node.lineno) and id(node) not in passing:
+            # What a function in this one had from it until here.
             yield from _use(node, scope, changes=True)
         elif id(node) in counted:
             yield from _inside(node, scope, aliases)
