@@ -270,9 +270,9 @@ def test_memory(text, size):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("x", ("x", None)),
+        ("x", ("x", 0)),
         ("tokens:1", ("tokens", 1)),
-        ("b['a:1']", ("b['a:1']", None)),
+        ("b['a:1']", ("b['a:1']", 0)),
         ("b['a']:2", ("b['a']", 2)),
     ],
 )

@@ -252,25 +252,30 @@ MOST_PROCESSES = 8
 
 def processes(text: str | None) -> int:
     """A number of processes, from 2 on; 1 for None."""
-    if text is None:
-        return 1
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 2 <= int(text) <= MOST_PROCESSES):
-        refuse(
-            f"`--processes {text}` is not a number from 2 to {MOST_PROCESSES}.",
-            "The emitted code runs in any number; `--processes 2` proves it with two.",
-        )
-    return int(text)
+    return _several(
+        text,
+        MOST_PROCESSES,
+        f"`--processes {text}` is not a number from 2 to {MOST_PROCESSES}.",
+        "The emitted code runs in any number; `--processes 2` proves it with two.",
+    )
 
 
 def microbatches(text: str | None) -> int:
     """A number of microbatches, from 2 on; 1 for None."""
+    return _several(
+        text,
+        10**5,
+        f"`--accumulate {text}` is not a number of microbatches from 2 on.",
+        "With `--accumulate 4` each device works on its share in four parts, one after the other.",
+    )
+
+
+def _several(text: str | None, most: int, reason: str, hint: str) -> int:
+    """A number of two or more; 1 for None."""
     if text is None:
         return 1
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) >= 2):
-        refuse(
-            f"`--accumulate {text}` is not a number of microbatches from 2 on.",
-            "With `--accumulate 4` each device works on its share in four parts, one after the other.",
-        )
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 2 <= int(text) <= most):
+        refuse(reason, hint)
     return int(text)
 
 
@@ -390,11 +395,11 @@ def one_of(option: str, text: str, known: Sequence[str]) -> str:
     return text
 
 
-def split_shard(text: str) -> tuple[str, int | None]:
-    """``"tokens:1"`` is ``("tokens", 1)``, ``"x"`` is ``("x", None)``; a colon in brackets is the path's."""
-    name, colon, axis = text.rpartition(":")
+def split_shard(text: str) -> tuple[str, int]:
+    """``"tokens:1"`` is ``("tokens", 1)``, ``"x"`` is ``("x", 0)``; a colon in brackets is the path's."""
+    name, colon, axis = text.strip().rpartition(":")
     if not colon or "]" in axis:
-        return text, None
+        return text.strip(), 0
     if not (axis.isascii() and axis.isdigit() and len(axis) < 4) or not name:
         refuse(
             f"`--shard {text}` does not end in an axis.",
@@ -520,6 +525,17 @@ def _in_file_of(target: str, reference: str | None) -> str | None:
     return re.sub(r"[^:]*$", "", target) + reference
 
 
+#: What a command line says of one, in this order.
+_WORDS = (
+    *("against", "layout", "against_layout", "convert", "axis_name", "devices", "run", "inputs", "plan"),
+    *("backend", "mesh", "remainder", "accumulate", "processes"),
+    *("stub", "arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"),
+    *("explicit", "fsdp", "topology", "no_run", "in_place", "output"),
+)
+#: Options that have another name there.
+_WRITTEN = {"topology": "--target", "output": "-o"}
+
+
 def command_line(options: Mapping[str, Any], command: str = "gen") -> str:
     """The command that gives the same answer anywhere; of `gen`, the same code.
 
@@ -527,36 +543,9 @@ def command_line(options: Mapping[str, Any], command: str = "gen") -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", command, options["target"]]
-    for name in (
-        "against",
-        "layout",
-        "against_layout",
-        "convert",
-        "axis_name",
-        "devices",
-        "run",
-        "inputs",
-        "plan",
-        "backend",
-        "mesh",
-        "remainder",
-        "accumulate",
-        "processes",
-    ):
-        if options.get(name):
-            words += [f"--{name.replace('_', '-')}", options[name]]
-    for name in ("stub", "arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):
-        for value in options.get(name, ()):
-            words += [f"--{name}", value]
-    for name in ("explicit", "fsdp"):
-        if options.get(name):
-            words.append(f"--{name}")
-    if options.get("topology"):
-        words += ["--target", options["topology"]]
-    if options.get("no_run"):
-        words.append("--no-run")
-    if options.get("in_place"):
-        words.append("--in-place")
-    if options.get("output"):
-        words += ["-o", options["output"]]
+    for name in _WORDS:
+        given = options.get(name)
+        word = _WRITTEN.get(name, f"--{name.replace('_', '-')}")
+        for each in given if isinstance(given, tuple | list) else [given] if given else []:
+            words += [word] if each is True else [word, each]
     return shlex.join(words)

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.places import Body, Statement, inside, place
 from jax_pmap.model import OWN_SHARE, OWN_SIZE, Refusal, RefusalError, Request, Span, Sync, refused
+from jax_pmap.options import split_shard
 from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.observe import Observer
-from jax_pmap.planning.roles import LARGEST_COUNT, Roles, split_axis
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.planning.variants import Case, Confirmed, itemsize, observe_variants
 from jax_pmap.worker.protocol import Row
 
@@ -95,7 +96,7 @@ def begins_inside(body: Body, observation: Observation) -> bool:
 def named_inside(body: Body, texts: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """Those of ``--shard`` that name what is no argument and gets its value inside the function."""
     local = {name for statement in body.statements.values() for name, _ in statement.names}
-    return tuple(text for text in texts if split_axis(text)[0] in local - {*arguments})
+    return tuple(text for text in texts if split_shard(text)[0] in local - {*arguments})
 
 
 class Inside:
@@ -307,7 +308,7 @@ class _Made:
 
     def named(self, case: Case, text: str) -> Group:
         """What the variable of ``NAME:AXIS`` is made of."""
-        name, axis = split_axis(text)
+        name, axis = split_shard(text)
         span = case.target.facts.span
         for statement in (each for body in self.bodies for each in body.statements.values()):
             value = self.first.get(statement.value) if statement.value is not None else None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.model import Refusal, Request, Sync, refused
-from jax_pmap.options import no_argument
+from jax_pmap.options import no_argument, split_shard
 from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.names import PARTS_OF_STATE, names_data, names_state
@@ -209,7 +209,7 @@ class RoleFinder:
                 self.forced[name, index] = None
                 self.why[name] = "by --replicate"
         for text in self.request.shard:
-            path, axis = split_axis(text)
+            path, axis = split_shard(text)
             for name, index, leaf in self._matching("shard", path):
                 rank = len(leaf["shape"])
                 if not -rank <= axis < rank:
@@ -770,10 +770,3 @@ def has_rows(argument: Described) -> bool:
     # Layers from and to one width, (8, 16) and (16, 8), have both sizes, and each at either axis.
     apart = {size for size in common if len({shape.index(size) for shape in shapes}) > 1}
     return not shapes or bool(common - apart) or len(apart) == 1
-
-
-def split_axis(text: str) -> tuple[str, int]:
-    """``x:1`` → ``("x", 1)``; ``batch['x']`` → ``("batch['x']", 0)``."""
-    match = re.fullmatch(r"(.*?)(?::(-?\d+))?", text.strip())
-    assert match is not None
-    return match[1], int(match[2] or 0)
