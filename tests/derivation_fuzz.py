@@ -36,7 +36,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from worker.placements.derive import Derivation, derive
+from worker.placements.derive import derive
+from worker.protocol import Shown
 
 #: Numbers of devices that programs are run on.
 COUNTS = (2, 3, 4)
@@ -854,7 +855,7 @@ def traced(program: Program) -> tuple[Any, list[Any]] | None:
     return reference, parallel
 
 
-def derived(program: Program) -> Derivation | None:
+def derived(program: Program) -> Shown | None:
     """What is derived of a program."""
     found = traced(program)
     return None if found is None else derive(found[0], found[1], tuple(INPUTS))

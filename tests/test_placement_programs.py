@@ -19,7 +19,8 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jax_pmap.worker.placements.derive import Derivation, derive, same_meaning
+from jax_pmap.worker.placements.derive import derive, same_meaning
+from jax_pmap.worker.protocol import Shown
 
 if not hasattr(jax, "shard_map"):  # pragma: no cover - jax 0.6
     from jax.experimental.shard_map import shard_map
@@ -58,9 +59,7 @@ def mapped(program: Program, count: int, inward: Any, outward: Any, check: bool)
     )
 
 
-def derived(
-    program: Program, given: Sequence[Any], inward: Any, outward: Any, check: bool = False
-) -> Derivation:
+def derived(program: Program, given: Sequence[Any], inward: Any, outward: Any, check: bool = False) -> Shown:
     """What is derived of a program under `shard_map`."""
     reference = jax.make_jaxpr(functools.partial(program, None))(*given)
     parallel = [jax.make_jaxpr(mapped(program, n, inward, outward, check))(*given) for n in COUNTS]
@@ -1314,7 +1313,7 @@ def test_own_keys_that_are_made_in_two_ways() -> None:
 
 def pmapped(
     program: Program, given: Sequence[Any], inward: Any, outward: Any, before: Any, after: Any
-) -> Derivation:
+) -> Shown:
     """What is derived of a program under `pmap`, with what its caller does before and after."""
     reference = jax.make_jaxpr(functools.partial(program, None))(*given)
     parallel = []

@@ -846,7 +846,7 @@ def _of_first_calls(
         if not left:
             break
         why = f"each call changes `{left}`, and what calls do that follow is not shown"
-        return dataclasses.replace(answer, complete=False, endings=(protocol.Ending(0, why),))
+        return dataclasses.replace(answer, endings=(protocol.Ending(0, why),))
     return answer
 
 

@@ -1275,17 +1275,37 @@ class Affordable:
 
 
 @dataclass(frozen=True, slots=True)
-class Derivation:
-    """What deriving shows; see `placements.derive`."""
+class Shown:
+    """What deriving showed."""
 
-    complete: bool
+    #: Operations of the parallel program that were read.
     operations: int
-    draws: bool
-    #: Collectives of what is the same on every device already.
-    repeated: tuple[Place, ...]
-    measured: tuple[str, ...]
-    conditions: tuple[Multiple, ...]
-    endings: tuple[Ending, ...]
+    #: One for each result that was not shown equal; empty where all were.
+    endings: tuple[Ending, ...] = ()
+    #: Whether random numbers are equal in distribution only.
+    draws: bool = False
+    #: Where a sum over the devices is taken of what is whole on each of them already.
+    repeated: tuple[Place, ...] = ()
+    #: Names of primitives without a rule, which were measured.
+    measured: tuple[str, ...] = ()
+    #: What it holds under, and what more would be shown where the traces met these.
+    conditions: tuple[Multiple, ...] = ()
+    unmet: tuple[Multiple, ...] = ()
+    #: In how many groups of rows each device has its part of the batch.
+    minibatches: int = 1
+    #: Along how many axes of a mesh it has shares; none where the compiler has the whole in mind.
+    axes: int = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether the programs are equal for all inputs."""
+        return not self.endings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation(Shown):
+    """What deriving shows on the counts and sizes that code is to take."""
+
     #: On how many devices it was traced, and with which batch.
     counts: tuple[int, ...]
     batch: int
@@ -1299,8 +1319,6 @@ class Derivation:
     unshown: tuple[int, ...] = ()
     #: Forms of the inputs that are to be as given: for others it is not derived.
     forms: tuple[FixedForm, ...] = ()
-    #: In how many groups of rows each device has its part of the batch.
-    minibatches: int = 1
     #: Counts of devices on which it is not derived, where it is on the usual ones.
     elsewhere: tuple[int, ...] = ()
     #: Counts that are run besides, where it is not derived on the usual ones and each has another program.

@@ -62,7 +62,7 @@ def witness(claim: Claim, zeros: Collection[str] | None = None) -> protocol.Deri
             for rows in (answer.batch, *claim.telling(0)):
                 why = where_counted(claim, rows, zeros)
                 if why is not None:
-                    return dataclasses.replace(answer, complete=False, endings=(why,))
+                    return dataclasses.replace(answer, endings=(why,))
     return answer
 
 
@@ -162,7 +162,7 @@ def _with_others(claim: Claim, answer: protocol.Derivation) -> protocol.Derivati
         if why is None:
             continue
         unshown = (*answer.unshown, rows)
-        answer = dataclasses.replace(answer, complete=False, endings=(why,), unshown=unshown)
+        answer = dataclasses.replace(answer, endings=(why,), unshown=unshown)
         share = answer.batch // max(answer.counts)
         suits = suiting(claim, rows, share // claim.multiple)
         if suits is not None:

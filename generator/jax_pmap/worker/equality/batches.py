@@ -7,8 +7,7 @@ from .. import telling
 from ..budget import size as operations
 from ..jaxpr.coincidences import alike
 from ..jaxpr.trace import COUNTS, counts_for
-from ..placements.derive import Derivation
-from ..protocol import Ending
+from ..protocol import Ending, Shown
 from ..sizes import MANY
 from .claims import Claim, Inputs, Untraced
 from .compare import compared, ended, only_there
@@ -76,7 +75,7 @@ def otherwise_with(claim: Claim, rows: int) -> Ending | None:
     counts, inputs = _sharing(claim, rows), claim.inputs(rows)
     if not counts:
         return None
-    found: Derivation | None
+    found: Shown | None
     try:
         try:
             found = compared(claim, inputs, counts)

@@ -9,8 +9,7 @@ from ..arguments import LeafAxes, Packed, Values
 from ..following import traced_or_none
 from ..jaxpr.coincidences import Program, program_of
 from ..jaxpr.trace import Traced, abstract_leaves, leaf_names
-from ..placements.derive import Derivation
-from ..protocol import Mesh
+from ..protocol import Mesh, Shown
 from ..trials import Question
 
 #: Gives a function for a number of devices, while jax shows that many; it is called with values as the
@@ -28,7 +27,7 @@ class Untraced(Exception):
     def __init__(self, why: str, programs: Sequence[Traced] = ()) -> None:
         super().__init__(why)
         self.programs = programs
-        self.found: Derivation | None = None
+        self.found: Shown | None = None
 
 
 class OtherForm(Untraced):

@@ -9,13 +9,13 @@ from fractions import Fraction
 
 from .. import arguments
 from ..jaxpr.trace import Traced
-from ..placements.derive import Derivation, derive, derive_from_parallel
-from ..protocol import Ending, Multiple
+from ..placements.derive import derive, derive_from_parallel
+from ..protocol import Ending, Multiple, Shown
 from .claims import Claim, Inputs, OtherForm, Untraced
 from .traces import everywhere
 
 
-def compared(claim: Claim, inputs: Inputs, counts: Sequence[int], *, or_on_all: bool = True) -> Derivation:
+def compared(claim: Claim, inputs: Inputs, counts: Sequence[int], *, or_on_all: bool = True) -> Shown:
     """What is derived on some counts of devices, or on the mesh that there is; see `everywhere`.
 
     Raises:
@@ -32,7 +32,7 @@ def compared(claim: Claim, inputs: Inputs, counts: Sequence[int], *, or_on_all: 
     return derived(claim, inputs, [*original, *rows])
 
 
-def derived(claim: Claim, inputs: Inputs, rows: Sequence[Sequence[Traced]]) -> Derivation:
+def derived(claim: Claim, inputs: Inputs, rows: Sequence[Sequence[Traced]]) -> Shown:
     """What is derived of the traces of a reference and of a parallel function.
 
     Raises:
@@ -68,12 +68,12 @@ def _other_form(reference: Traced, program: Traced) -> str:
     return "" if same else "its result has other constants"
 
 
-def ended(why: object) -> Derivation:
+def ended(why: object) -> Shown:
     """A derivation that ended before any operation."""
-    return Derivation(0, (Ending(0, str(why)),))
+    return Shown(0, (Ending(0, str(why)),))
 
 
-def only_there(found: Derivation, there: str) -> Derivation:
+def only_there(found: Shown, there: str) -> Shown:
     """A derivation; of one that ended, with words ahead of why that say in which case it did."""
     if found.complete:
         return found
@@ -90,7 +90,7 @@ def multiple_of(conditions: Sequence[Multiple], size: int) -> int:
     return math.lcm(*each)
 
 
-def in_multiples(found: Derivation, needed: int, multiple: int) -> Derivation:
+def in_multiples(found: Shown, needed: int, multiple: int) -> Shown:
     """A derivation that holds for shares of `needed` rows; it ends where code takes others of `multiple`."""
     if not found.complete or multiple % needed == 0:
         return found

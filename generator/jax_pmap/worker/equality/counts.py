@@ -8,8 +8,9 @@ from ..arguments import MadeInside
 from ..jaxpr.trace import COUNTS, LCM, Traced
 from ..jaxpr.versions import primitive_name
 from ..jaxpr.walk import equations
-from ..placements.derive import Derivation, mesh_axes
+from ..placements.derive import mesh_axes
 from ..placements.interpreter import Apart
+from ..protocol import Shown
 from .claims import Claim, OtherForm, Untraced
 from .compare import compared, derived, ended, only_there
 from .traces import FEW, on_meshes, traced_on
@@ -33,8 +34,8 @@ MOST_UNTOLD = 2
 
 
 def on_others(
-    claim: Claim, found: Derivation, usual: Sequence[int], *, small: bool
-) -> tuple[Derivation, tuple[int, ...]]:
+    claim: Claim, found: Shown, usual: Sequence[int], *, small: bool
+) -> tuple[Shown, tuple[int, ...]]:
     """Where deriving ends on other counts of devices, else what was `found`; and the counts that a run tells.
 
     Those that the code names, and meshes of other shapes, are looked at for `small` programs.
@@ -47,7 +48,7 @@ def on_others(
     return found, told
 
 
-def _on_many(claim: Claim, found: Derivation, named: Sequence[int]) -> tuple[Derivation, tuple[int, ...]]:
+def _on_many(claim: Claim, found: Shown, named: Sequence[int]) -> tuple[Shown, tuple[int, ...]]:
     """`on_others` with one axis of devices.
 
     A run tells the counts on which it may work in another way than on the usual ones: the derivation ends
@@ -82,7 +83,7 @@ def _on_many(claim: Claim, found: Derivation, named: Sequence[int]) -> tuple[Der
     return found, (*unlike, *more[:MOST_UNTOLD])
 
 
-def _on(claim: Claim, counts: Sequence[int]) -> tuple[bool, Derivation | None]:
+def _on(claim: Claim, counts: Sequence[int]) -> tuple[bool, Shown | None]:
     """Whether the functions take the largest of `counts`, and what is derived where they take all of them."""
     inputs = claim.inputs(claim.multiple * math.lcm(*counts))
     try:
@@ -100,7 +101,7 @@ def _on(claim: Claim, counts: Sequence[int]) -> tuple[bool, Derivation | None]:
         return True, None
 
 
-def _on_long_axes(claim: Claim, found: Derivation) -> tuple[Derivation, tuple[int, ...]]:
+def _on_long_axes(claim: Claim, found: Shown) -> tuple[Shown, tuple[int, ...]]:
     """`on_others` with a mesh of several axes, each of which is long by itself.
 
     Along each it has the first of `LONG` sizes that the functions take, and those that the code names.

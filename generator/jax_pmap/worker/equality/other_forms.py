@@ -9,8 +9,7 @@ import numpy as np
 from ..jaxpr.coincidences import Program, alike, coincidences
 from ..jaxpr.trace import LCM, resized
 from ..narrowed import only_wraps_elsewhere
-from ..placements.derive import Derivation
-from ..protocol import FixedForm
+from ..protocol import FixedForm, Shown
 from .claims import Claim, Inputs, OtherForm, Untraced
 from .compare import compared, ended, in_multiples, multiple_of, only_there
 from .forms import Other, others
@@ -18,7 +17,7 @@ from .forms import Other, others
 
 def other_forms(
     claim: Claim, given: Inputs, usual: Sequence[int], multiple: int, *, small: bool
-) -> Iterator[tuple[Other, Derivation]]:
+) -> Iterator[tuple[Other, Shown]]:
     """Inputs of other forms than `given` for which the derivation ends, and where it ends.
 
     It is known for shares of a multiple of `multiple` rows. A form that the function does not take is left
@@ -58,7 +57,7 @@ def other_forms(
 
 def _of_form(
     claim: Claim, given: Inputs, known: list[Program], way: Other, usual: Sequence[int]
-) -> tuple[Derivation, int] | None:
+) -> tuple[Shown, int] | None:
     """What deriving shows for inputs of another form, and for how many rows; None where these are not taken.
 
     `known` are programs of the reference for other forms for which it is shown equal, of as many rows as the
@@ -75,11 +74,11 @@ def _of_form(
         if rows == size and way.in_parts:
             # Of an array in parts devices see another size than the original, which may decide a number.
             if _covers(given.program, inputs.program) and _as_columns_grow(claim, given, way, inputs):
-                return Derivation(0, ()), rows
+                return Shown(0, ()), rows
         elif rows == size and any(_covers(each, inputs.program) for each in (given.program, *known)):
-            return Derivation(0, ()), rows
+            return Shown(0, ()), rows
         if rows == size and way.bits and only_wraps_elsewhere(given.jaxpr, inputs.jaxpr, way.bits):
-            return Derivation(0, ()), rows
+            return Shown(0, ()), rows
         try:
             found = compared(claim, inputs, usual[:2])
             known += [inputs.program] if found.complete and rows == size else []

@@ -1,14 +1,14 @@
 """Show a parallel program equal to its reference by the placements and the meanings of their results."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from .. import protocol
 from ..jaxpr.frames import frames
 from ..jaxpr.versions import opened, primitive_name
 from ..jaxpr.walk import equations, walk
-from ..protocol import Ending, Multiple, Place
+from ..protocol import Ending, Multiple, Place, Shown
 from .added import Added
 from .equation import Condition, Value
 from .interpreter import Apart, Interpreter
@@ -17,34 +17,6 @@ from .terms import Term, Terms
 
 #: Why nothing is claimed of what says itself how it is divided.
 DIVIDES_ITSELF = "it says itself how it is divided over devices, with code that jax runs when it compiles"
-
-
-@dataclass(frozen=True, slots=True)
-class Derivation:
-    """What deriving showed."""
-
-    #: Operations of the parallel program that were read.
-    operations: int
-    #: One for each result that was not shown equal; empty where all were.
-    endings: tuple[Ending, ...] = ()
-    #: Whether random numbers are equal in distribution only.
-    draws: bool = False
-    #: Where a sum over the devices is taken of what is whole on each of them already.
-    repeated: tuple[Place, ...] = ()
-    #: Names of primitives without a rule, which were measured.
-    measured: tuple[str, ...] = ()
-    #: What it holds under, and what more would be shown where the traces met these.
-    conditions: tuple[Multiple, ...] = ()
-    unmet: tuple[Multiple, ...] = ()
-    #: In how many groups of rows each device has its part of the batch.
-    minibatches: int = 1
-    #: Along how many axes of a mesh it has shares; none where the compiler has the whole in mind.
-    axes: int = 1
-
-    @property
-    def complete(self) -> bool:
-        """Whether the programs are equal for all inputs."""
-        return not self.endings
 
 
 def mesh_axes(jaxprs: Sequence[Any]) -> dict[str, tuple[int, ...]]:
@@ -81,7 +53,7 @@ def input_terms(terms: Terms, jaxpr: Any, names: Sequence[str]) -> list[Term]:
     ]
 
 
-def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Derivation:
+def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Shown:
     """Hold a program, traced for several device counts, against its reference.
 
     Args:
@@ -96,9 +68,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
     return derivation_of(Terms(), [reference], parallel, names)
 
 
-def derive_from_parallel(
-    reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]
-) -> Derivation:
+def derive_from_parallel(reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]) -> Shown:
     """`derive` against a reference that is mapped over devices itself, traced for the same counts of them.
 
     Both are followed relative to the whole batch, each with its own mesh: where their results are whole on
@@ -107,11 +77,11 @@ def derive_from_parallel(
     """
     own = next((path for jaxpr in (*reference, *parallel) if (path := divides_itself(jaxpr))), ())
     if own:
-        return Derivation(0, (ended(Apart(DIVIDES_ITSELF, own)),))
+        return Shown(0, (ended(Apart(DIVIDES_ITSELF, own)),))
     try:
         mapped = [bool(mesh_axes(jaxprs)) for jaxprs in (reference, parallel)]
     except Apart as apart:
-        return Derivation(0, (Ending(0, str(apart)),))
+        return Shown(0, (Ending(0, str(apart)),))
     if all(mapped):
         found = derivation_of(Terms(), reference, parallel, names)
     elif mapped[0]:
@@ -127,7 +97,7 @@ def derive_from_parallel(
     return found
 
 
-def turned(found: Derivation) -> Derivation:
+def turned(found: Shown) -> Shown:
     """What was shown of two programs, with the sides of the terms exchanged."""
     return replace(
         found, endings=tuple(replace(each, terms=(each.terms[1], each.terms[0])) for each in found.endings)
@@ -160,25 +130,25 @@ def _all_by_hand(equation: Any) -> bool:
 
 def derivation_of(
     terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]
-) -> Derivation:
+) -> Shown:
     """What is shown of two programs, each in its traces: of a reference of one device there is one."""
     own = next((path for jaxpr in parallel if (path := divides_itself(jaxpr))), ())
     if own:
-        return Derivation(0, (ended(Apart(DIVIDES_ITSELF, own)),))
+        return Shown(0, (ended(Apart(DIVIDES_ITSELF, own)),))
     given = input_terms(terms, reference[0], names)
     try:
         first = walker(terms, reference)
         wanted = first.run(reference, [first.replicated(term) for term in given])
     except Apart as apart:
-        return Derivation(0, (Ending(0, f"of the reference: {apart}"),))
+        return Shown(0, (Ending(0, f"of the reference: {apart}"),))
     for index, value in enumerate(wanted):
         lost = compared(terms, index, value, value.term)
         if lost is not None:
-            return Derivation(first.operations, (replace(lost, why=f"of the reference: {lost.why}"),))
+            return Shown(first.operations, (replace(lost, why=f"of the reference: {lost.why}"),))
     try:
         walk = walker(terms, parallel)
     except Apart as apart:
-        return Derivation(0, (Ending(0, str(apart)),))
+        return Shown(0, (Ending(0, str(apart)),))
     if not walk.axes and len(parallel) > 1:
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
         every = [derivation_of(Terms(), reference, [each], names) for each in parallel]
@@ -192,15 +162,15 @@ def derivation_of(
         try:
             found = walk.follow(parallel, [walk.replicated(term) for term in given])
         except Apart as apart:
-            return Derivation(walk.operations, (ended(apart),), unmet=multiples(walk.unmet))
+            return Shown(walk.operations, (ended(apart),), unmet=multiples(walk.unmet))
         if len(found) != len(wanted):
-            return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
+            return Shown(walk.operations, (Ending(0, "it has another number of results"),))
         endings = [
             ending
             for index, (one, other) in enumerate(zip(found, wanted, strict=True))
             if (ending := compared(terms, index, one, other.term)) is not None
         ]
-    return Derivation(
+    return Shown(
         walk.operations,
         tuple(endings),
         first.own_draws or walk.own_draws,
@@ -322,16 +292,6 @@ def places_of(equations: "Sequence[Any] | None") -> tuple[Place, ...]:
     return tuple(place for equation in equations or () for place in frames(equation))[:8]
 
 
-def describe(found: Derivation, **more: Any) -> protocol.Derivation:
+def describe(found: Shown, **more: Any) -> protocol.Derivation:
     """A derivation as it is answered, with what `more` there is to say."""
-    return protocol.Derivation(
-        complete=found.complete,
-        operations=found.operations,
-        draws=found.draws,
-        repeated=found.repeated,
-        measured=found.measured,
-        conditions=found.conditions,
-        endings=found.endings,
-        minibatches=found.minibatches,
-        **more,
-    )
+    return protocol.Derivation(**{each.name: getattr(found, each.name) for each in fields(found)}, **more)
