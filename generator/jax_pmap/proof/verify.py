@@ -74,6 +74,7 @@ LAYOUTS = "--layout drop-in|stacked|batch, or --layout NAME=devices,…"
 LIES_OTHERWISE = "does not match the specs of the input"
 #: Problems for which it is not traced.
 NOT_TRACED = (*protocol.NOT_FOUND, *protocol.NOT_TAKEN)
+NO_DERIVATION = protocol.Derivation(0, counts=(), batch=0, multiple=1, asked=0, run=None)
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -246,19 +247,10 @@ class _Verification:
         self.left: frozenset[int] = frozenset()
         #: What was derived, by question and layout.
         self.derived: dict[str, Derivation | None] = {}
-        #: Lines at which a sum over devices is taken of what is whole on each already.
-        self.repeated: list[int] = []
-        #: Whether `shard_map` sums the gradients of what is replicated.
-        self.summed = False
-        #: Sizes of the batch for which it is not derived equal, where it is for the given one.
-        self.unshown: tuple[int, ...] = ()
-        #: What there is to say of these, a sentence each.
+        #: The last of it, with what else there is to say.
+        self.answer = NO_DERIVATION
+        #: What there is to say of the sizes for which it is not derived equal, a sentence each.
         self.beyond: list[str] = []
-        #: Other device counts on which it is not derived equal, where it is on the usual ones.
-        self.elsewhere: tuple[int, ...] = ()
-        self.beside: tuple[int, ...] = ()
-        #: In how many groups of rows each device has its part of the batch.
-        self.minibatches = 1
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -768,7 +760,7 @@ class _Verification:
 
         derived = derivation is not None and derivation.complete
         # Rows that go together draw together.
-        roles = dataclasses.replace(question.roles, minibatches=self.minibatches)
+        roles = dataclasses.replace(question.roles, minibatches=self.answer.minibatches)
         compared, called = dataclasses.replace(question, roles=roles, derived=derived), self._called(layout)
 
         def prove(run: Run) -> None:
@@ -779,7 +771,7 @@ class _Verification:
                 called,
                 run.devices,
                 with_given=run is able[-1],
-                unshown=self.unshown,
+                unshown=self.answer.unshown,
                 remainder=self.request.remainder,
             )
             answer = run.session.ask(asked, f"proving on {run.devices} devices")
@@ -855,7 +847,7 @@ class _Verification:
         # Where there are more devices than rows, as a pipeline may have, nothing was run.
         short = [run for run in self.runs if run.skipped is not None and run.short]
         few = [run.devices for run in short if derivation is not None and not derivation.complete]
-        for count in (*few, *self.elsewhere, *self.beside):
+        for count in (*few, *self.answer.elsewhere, *self.answer.beside):
             if count not in few and any(run.devices == count for run in self.every):
                 continue
             self.say(f"running: on {count} devices, where it works in another way")
@@ -871,7 +863,7 @@ class _Verification:
                     each.skipped = None if each.devices == count else each.skipped
             elif count in few and (failure is None or failure.error is not None):
                 pass  # That it is not run there is said, and why.
-            elif failure is None and count in self.beside:
+            elif failure is None and count in self.answer.beside:
                 self.beyond.append(f"not on {count} devices: `{self.name}` is too large to be run there")
             elif failure is not None and failure.error is not None:
                 self.beyond.append(
@@ -977,9 +969,7 @@ class _Verification:
         answer = unless(NOT_TRACED, self.runs[-1].session.ask, asked, f"deriving `{self.name}`")
         if answer is None:
             return None
-        own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
-        self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
-        self.minibatches, self.elsewhere, self.beside = answer.minibatches, answer.elsewhere, answer.beside
+        self.answer = answer
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Comparison, layout: Layout, loaded: Loaded) -> Iterator[str]:
@@ -1179,14 +1169,15 @@ class _Verification:
 
     def _repeated(self) -> str:
         """What to say of sums over devices of what is whole on every device already; ``""``."""
-        if not self.repeated:
+        own = sorted({each.line for each in self.answer.repeated if Path(each.file) == self.source.path})
+        if not own:
             return ""
-        lines = f"line{'s' if len(self.repeated) > 1 else ''} {' and '.join(map(str, self.repeated))}"
+        lines = f"line{'s' if len(own) > 1 else ''} {' and '.join(map(str, own))}"
         said = (
             f". The collective of {lines} is taken of what is the same on every device already: a psum "
             "multiplies it by the number of devices, a pmean changes nothing"
         )
-        if self.summed:
+        if self.answer.summed:
             said += (
                 ". shard_map with check_vma=True, its default, has summed the gradients of replicated "
                 "parameters by then: average the loss inside the differentiated function, or divide by the "
