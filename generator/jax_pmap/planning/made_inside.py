@@ -21,9 +21,8 @@ from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch, is_gat
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.gathering import Onward
-from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
-from jax_pmap.planning.variants import Case, Confirmed, itemsize, observe_variants
+from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker.protocol import Row
 
 #: Rows from which on something made inside may be a batch, where nobody says that it is.
@@ -105,16 +104,7 @@ class Inside:
     def __init__(self, case: Case, whole: Roles) -> None:
         """`whole` are the roles with no batch among the arguments."""
         self.case, self.whole = case, whole
-        observer = Observer(
-            case.session,
-            case.body,
-            case.target.facts,
-            case.target.axis_name,
-            itemsize(case.loaded),
-            case.say,
-            case.call_graph,
-            case.mutated,
-        )
+        observer = case.observer(case.target.axis_name)
         self.made = _Made(observer.bodies, observer.traced(whole).events)
         if not self.made.groups():
             # A function that only calls what draws the batch: in the same file, or in another one.

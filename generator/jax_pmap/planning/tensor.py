@@ -24,7 +24,7 @@ from jax_pmap.planning.merge import parts
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.parts import REDUCTIONS, parts_below
 from jax_pmap.planning.roles import Roles
-from jax_pmap.planning.variants import Case, itemsize
+from jax_pmap.planning.variants import Case
 
 
 def along_axis(
@@ -54,16 +54,7 @@ def along_axis(
         roles, axes={name: axes for name, axes in parted.items() if axes}, made=(), rows=0, minibatches=1
     )
     facts = case.target.facts
-    observer = Observer(
-        case.session,
-        case.body,
-        facts,
-        axis.name,
-        itemsize(case.loaded),
-        case.say,
-        case.call_graph,
-        case.mutated,
-    )
+    observer = case.observer(axis.name)
     likes = {dotted(sync.like): parts_below(plan, sync.like, (axis.name,)) for sync in gradients}
     observer.parted = likes or {"": ()}
     found: tuple[Sync, ...] = tuple(gradients)

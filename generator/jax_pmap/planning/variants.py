@@ -67,6 +67,21 @@ class Case:
     layers: tuple[str, ...] = ()
     in_maps: bool = False
 
+    def observer(self, axis_name: str, onward: Onward = Onward.ALL, settled: Sequence[str] = ()) -> Observer:
+        """An observer of the target, whose collectives go along an axis."""
+        return Observer(
+            self.session,
+            self.body,
+            self.target.facts,
+            axis_name,
+            itemsize(self.loaded),
+            self.say,
+            self.call_graph,
+            self.mutated,
+            onward,
+            settled,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
@@ -113,18 +128,8 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         return decides(sorted(untold), by_name, target.facts)
 
     def observing() -> Observer:
-        made = Observer(
-            case.session,
-            case.body,
-            target.facts,
-            target.axis_name,
-            itemsize(loaded),
-            case.say,
-            case.call_graph,
-            case.mutated,
-            onward,
-            [*told, *(name for name, given in restricted.items() if given is not None)],
-        )
+        settled = [*told, *(name for name, given in restricted.items() if given is not None)]
+        made = case.observer(target.axis_name, onward, settled)
         made.where_read = case.request.accumulate > 1
         return made
 
