@@ -90,17 +90,8 @@ def test_inputs_are_found_on_which_decisions_go_the_other_way(number: int):
         "step": np.int32(0),
         "label": random.integers(0, 5, 24),
     }
-    found = strengthen.find(
-        [lambda v: function(**v)],
-        lambda v: function(**v),
-        [values],
-        {"x": {0: 0}, "label": {0: 0}},
-        (),
-        wide=False,
-        counts=(8,),
-        settled=(),
-        seed=1,
-    )
+    question = asked(lambda v: function(**v), values, axes={"x": {0: 0}, "label": {0: 0}})
+    found = strengthen.find(question, (), (8,), 1)
     assert found.stuck == ()
     assert found.inputs
     assert all(np.isfinite(function(**inputs)).all() for inputs in found.inputs)
@@ -367,7 +358,7 @@ def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(proj
     assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr
 
 
-def asked(function, values, *, draws=False):
+def asked(function, values, *, draws=False, axes=None):
     """The question about a function of a batch `x`, in its own dtypes."""
     eps = float(np.finfo(np.float32).eps)
     return trials_of.Question(
@@ -375,7 +366,7 @@ def asked(function, values, *, draws=False):
         traceable=function,
         invoke=lambda function, values: function(values),
         data=(values,),
-        axes={"x": {0: 0}},
+        axes=axes or {"x": {0: 0}},
         statics=(),
         chain=(),
         steps=1,

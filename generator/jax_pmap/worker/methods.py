@@ -71,7 +71,6 @@ from .protocol import Comparison, Problem
 from .renaming import rename
 from .server import Handlers
 from .specs import SEED
-from .strengthen import Found, find
 from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (
     find_minibatches,
@@ -82,7 +81,7 @@ from .tracing import (
     trace,
     widened,
 )
-from .trials import NOTHING, Emitted, Question, Trials
+from .trials import Emitted, Question, Trials
 from .type_tests import is_users, is_users_object
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
@@ -306,29 +305,6 @@ def runs_in_map(request: protocol.RunsInMap) -> protocol.Raised | None:
     return None
 
 
-def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> Found:
-    """Inputs on which decisions of the reference go ways that they do not on the others."""
-    target = current()
-    statics = roles.statics
-    wide = widened(statics) is not None
-
-    def search() -> Found:
-        with prove.x64(wide or target.x64):
-            return find(
-                [target.reference],
-                reference_of(statics, overrides),
-                tuple(target.values(overrides, i) for i in range(len(target.data))),
-                leaf_axes(roles),
-                statics,
-                wide=wide,
-                counts=(8, 4, 3, 2),
-                settled=statics,
-                seed=SEED,
-            )
-
-    return target.once("found", protocol.encode((roles, overrides)), search)
-
-
 def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
     """Give the example so many times its rows, in another order, where the target takes them, shapes too."""
     target = current()
@@ -440,20 +416,18 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
             return protocol.Draws(raised=describe_exception(error))
 
 
-def trials_of(
-    comparison: Comparison, left_out: Sequence[str] = (), count: int = 0, found: Found = NOTHING
-) -> Trials:
+def trials_of(comparison: Comparison, left_out: Sequence[str] = (), count: int = 0) -> Trials:
     """Runs of the target in its roles: the same ones for every question about them.
 
-    On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
-    the defaults of its own for them. A reference that is parallel runs on `count` devices.
+    Arguments `left_out` keep their numbers: the parallel function has the defaults of its own for them. A
+    reference that is parallel runs on `count` devices.
     """
     target = current()
     key = protocol.encode(comparison), tuple(sorted(left_out)), count if comparison.reference else 0
-    return target.once("trials", key, lambda: new_trials(comparison, left_out, count, found), most=1)
+    return target.once("trials", key, lambda: new_trials(comparison, left_out, count), most=1)
 
 
-def new_trials(comparison: Comparison, left_out: Sequence[str], count: int, found: Found) -> Trials:
+def new_trials(comparison: Comparison, left_out: Sequence[str], count: int) -> Trials:
     """Runs of the target that have not been asked for; see `trials_of`."""
     target = current()
     roles, overrides = comparison.roles, comparison.overrides
@@ -494,7 +468,6 @@ def new_trials(comparison: Comparison, left_out: Sequence[str], count: int, foun
         minibatches=roles.minibatches,
         own_axes=target.collectives,
         settled=(*roles.statics, *left_out),
-        found=found,
         sources=(target.fn,),
         derived=comparison.derived,
         others=comparison.others,
@@ -642,8 +615,12 @@ def tell_padded(request: protocol.TellPadded) -> tuple[int, ...]:
 def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     asked = request.comparison
-    found = NOTHING if asked.derived else found_inputs(asked.roles, asked.overrides)
-    return proving.prove_emitted(trials_of(asked, found=found), emitted_of(asked, request.emitted), request)
+    trials = trials_of(asked)
+    if not asked.derived:
+        key = protocol.encode((asked.roles, asked.overrides, asked.rows))
+        found = current().once("found", key, lambda: trials.search((), (8, 4, 3, 2)))
+        trials.question = dataclasses.replace(trials.question, found=found)
+    return proving.prove_emitted(trials, emitted_of(asked, request.emitted), request)
 
 
 def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:

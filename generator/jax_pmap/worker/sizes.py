@@ -235,7 +235,7 @@ def enlarge(trials: "Trials", rows: int) -> bool:
     if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM or is_out_of_reach(question, rows):
         return False
     big = enlarged(question.data[0], question.axes, times)
-    wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
+    wild = strengthen.perturbed(question, big, "wild", SEED)
     alone = strengthen.lone(big, question.axes, question.settled)
     trials.question = dataclasses.replace(question, large=(wild, big, *alone))
     return True

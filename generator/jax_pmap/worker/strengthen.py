@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,6 +16,9 @@ from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, is_key_leaf, leaf_paths, shape_of, to_float64
 from .perturb import along, exaggerate, in_floats, perturb, shifted, shrunk, vary_numbers
 from .protocol import SHIFTED
+
+if TYPE_CHECKING:
+    from .trials import Question
 
 #: Elements along an axis that is given with one.
 COLUMNS = 3
@@ -74,13 +77,12 @@ class Found:
     exchanges: tuple[str, ...] = ()
 
 
-def perturbed(
-    values: Values, axes: LeafAxes, statics: Sequence[str], settled: Sequence[str], form: str, seed: int
-) -> Values:
-    """`values` in one of the forms of `PERTURBED`; `statics` keep everything, `settled` their numbers."""
+def perturbed(question: "Question", values: Values, form: str, seed: int) -> Values:
+    """`values` in one of the forms of `PERTURBED`; constants keep everything, what is settled its numbers."""
+    axes, settled = question.axes, question.settled
     # Labels: as many low ones as high ones, but for one form.
     skew = -0.4 if form == "back" else 0.0
-    out = perturb(values, axes, statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
+    out = perturb(values, axes, question.statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
     if order := ORDERS.get(form):
         out = arguments.map_batch(
             out, axes, lambda leaf, axis: arguments.take(leaf, axis, order(np.arange(shape_of(leaf)[axis])))
@@ -93,49 +95,36 @@ def perturbed(
 
 
 def find(
-    programs: Sequence[Callable[[Values], Any]],
-    reference: Callable[[Values], Any],
-    data: Sequence[Values],
-    axes: LeafAxes,
-    statics: Sequence[str],
-    *,
-    wide: bool,
-    counts: Sequence[int],
-    settled: Sequence[str],
-    seed: int,
+    question: "Question", programs: Sequence[Callable[[Values], Any]], counts: Sequence[int], seed: int
 ) -> Found:
-    """Inputs on which the decisions of `programs` go in ways that they do not on those of every proof.
+    """Inputs on which decisions of the reference and of `programs` go other ways than in every proof.
 
-    Args:
-        programs: functions of the same values; one that cannot be traced is left out.
-        reference: the compiled reference, whose results must be numbers where they are on the first inputs.
-        data: the inputs given.
-        axes: batch axes of their leaves.
-        statics: arguments that are compile-time constants.
-        wide: whether to run in float64.
-        counts: device counts; the batch is cut for the first it is large enough for.
-        settled: arguments whose numbers are not changed.
-        seed: of all random choices.
+    Results of the reference must be numbers there where they are on the first inputs. A program that cannot
+    be traced is left out. The batch is cut for the first of the `counts` of devices that it is large enough
+    for.
     """
-    base = arguments.batch_size(data[0], axes)
+    data, axes, settled, base = question.data, question.axes, question.settled, question.rows
     size = next((base // count * count for count in counts if base >= count), base)
 
     def prepared(values: Values) -> Values:
         values = arguments.cut(values, axes, size)
-        return to_float64(values) if wide else values
+        return to_float64(values) if question.wide else values
 
     known = [
         *data,
-        *(perturbed(data[0], axes, statics, settled, f, seed + i) for i, f in enumerate(PERTURBED)),
+        *(perturbed(question, data[0], form, seed + i) for i, form in enumerate(PERTURBED)),
     ]
-    packed = Packed(prepared(data[0]), statics)
-    every = (attempted(Decisions, arrays_of(program, packed), packed.leaves) for program in programs)
+    packed = Packed(prepared(data[0]), question.statics)
+    every = (
+        attempted(Decisions, arrays_of(program, packed), packed.leaves)
+        for program in (question.traceable, *programs)
+    )
     traced = [each for each in every if each is not None]
     sites = [site for each in traced for site in each.sites]
     first_result: list[Any] = []
 
     def run(values: Values) -> list[np.ndarray | None]:
-        leaves = Packed(prepared(values), statics).leaves
+        leaves = Packed(prepared(values), question.statics).leaves
         return [each(leaves) for each in traced]
 
     def reached(values: Values) -> np.ndarray | None:
@@ -147,7 +136,7 @@ def find(
     def result(values: Values) -> Any:
         if sites and reached(values) is None:
             return None  # It may have no end.
-        return attempted(lambda: reference(prepared(values)))
+        return attempted(lambda: question.reference(prepared(values)))
 
     def sound(values: Values) -> bool:
         if not first_result:

@@ -297,18 +297,8 @@ class Trials:
 
     def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
         """Inputs on which decisions of the reference and of `programs` go other ways."""
-        question = self.question
-        return strengthen.find(
-            [question.traceable, *programs],
-            question.reference,
-            question.data,
-            question.axes,
-            question.statics,
-            wide=question.wide,
-            counts=counts,
-            settled=question.settled,
-            seed=SEED,
-        )
+        with prove.x64(self.question.precision(self.question.kind)):
+            return strengthen.find(self.question, programs, counts, SEED)
 
     def values(self, index: int) -> Values:
         """Inputs `index`: as given, or past those perturbed, or past those found; below 0 with many rows."""
@@ -319,10 +309,8 @@ class Trials:
             return question.data[index]
         if index >= given + len(strengthen.PERTURBED):
             return question.found.inputs[index - given - len(strengthen.PERTURBED)]
-        form, statics = strengthen.PERTURBED[index - given], question.statics
-        return strengthen.perturbed(
-            question.data[0], question.axes, statics, question.settled, form, SEED + index
-        )
+        form = strengthen.PERTURBED[index - given]
+        return strengthen.perturbed(question, question.data[0], form, SEED + index)
 
     def was_found(self, index: int) -> bool:
         """Whether inputs were searched for; of those, results that are no numbers are left out one by one."""
