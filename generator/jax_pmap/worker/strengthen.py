@@ -440,27 +440,13 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
         assert axis is not None
         return leaf * along(random.permutation(np.logspace(-4, 6, leaf.shape[axis])), leaf, axis)
 
-    def peaks(leaf: Any, axis: int | None) -> Any:
-        assert axis is not None
-        return leaf * along(np.where(random.random(leaf.shape[axis]) < 0.15, 1e8, 1.0), leaf, axis)
-
     def blank(number: float) -> Change:
         # Rows of padding: the same number throughout.
-        def change(leaf: Any, axis: int | None) -> Any:
-            assert axis is not None
-            share = np.linspace(*EMPTYING, leaf.shape[axis])
-            return np.where(along(random.random(leaf.shape[axis]) < share, leaf, axis), number, leaf)
-
-        return change
+        return somewhere(*EMPTYING, random, lambda leaf: number, rows=True)
 
     def turned(first: float, last: float) -> Change:
         # Sums of rows of one sign have that sign on every device, and so has that of all.
-        def change(leaf: Any, axis: int | None) -> Any:
-            assert axis is not None
-            share = np.linspace(first, last, leaf.shape[axis])
-            return leaf * along(np.where(random.random(leaf.shape[axis]) < share, -1, 1), leaf, axis)
-
-        return change
+        return somewhere(first, last, random, np.negative, rows=True)
 
     def around(number: float) -> Change:
         return lambda leaf, axis: number * (1.0 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
@@ -469,18 +455,14 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
         return lambda leaf, axis: number
 
     def labelled(number: int) -> Change:
-        def change(leaf: Any, axis: int | None) -> Any:
-            assert axis is not None
-            share = along(np.linspace(*EMPTYING, leaf.shape[axis]), leaf, axis)
-            return np.where(random.random(leaf.shape) < share, number, leaf)
-
-        return change
+        return somewhere(*EMPTYING, random, lambda leaf: number)
 
     def shuffled(leaf: Any, axis: int | None) -> Any:
         low, high = min(int(np.min(leaf, initial=0)), 0), max(int(np.max(leaf, initial=1)), 1)
         return random.integers(low, high + 1, leaf.shape)
 
     scales = [scaled(factor) for factor in SCALES if not tame or factor < 1e5]
+    peaks = somewhere(0.15, 0.15, random, lambda leaf: np.asarray(leaf, np.float64) * 1e8, rows=True)
     infinite = [] if tame else [holes(np.inf, 0.7, -0.5, random), holes(np.inf, -0.5, 0.7, random)]
     written = [number for number in numbers if number]
     whole = [int(n) for n in numbers if n == int(n) and not (tame and abs(n) > 1000)]
@@ -570,21 +552,28 @@ def single(
 
 def holes(filling: float, first: float, last: float, random: np.random.Generator) -> Change:
     """Some shards have many numbers that are none, and some no such number."""
-
-    def change(leaf: Any, axis: int | None) -> Any:
-        assert axis is not None
-        share = along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
-        return np.where(random.random(leaf.shape) < share, filling, leaf)
-
-    return change
+    return somewhere(first, last, random, lambda leaf: filling)
 
 
 def masked(first: float, last: float, random: np.random.Generator) -> Change:
     """A mask with more rows in some shards than in others."""
+    return lambda leaf, axis: somewhere(first, last, random, np.ones_like)(np.zeros_like(leaf), axis)
+
+
+def somewhere(
+    first: float, last: float, random: np.random.Generator, new: Callable[[Any], Any], *, rows: bool = False
+) -> Change:
+    """What `new` makes of a leaf in some of its places, or of its `rows`; the share of these changes.
+
+    It is `first` in the first row and `last` in the last one: some devices have many of them, and some none.
+    """
 
     def change(leaf: Any, axis: int | None) -> Any:
         assert axis is not None
-        return random.random(leaf.shape) < along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
+        share = np.linspace(first, last, leaf.shape[axis])
+        if rows:
+            return np.where(along(random.random(len(share)) < share, leaf, axis), new(leaf), leaf)
+        return np.where(random.random(leaf.shape) < along(share, leaf, axis), new(leaf), leaf)
 
     return change
 
