@@ -13,7 +13,7 @@ from jax_pmap.emit.names import Names
 from jax_pmap.emit.namespace import Bound, Namespace, bound_by_target, brought
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.source import wrapped_f_string
-from jax_pmap.emit.weave import Words, aliased, inside_of, name_node, weave, with_first
+from jax_pmap.emit.weave import aliased, inside_of, name_node, weave, with_first
 from jax_pmap.model import Callee, Guard, Plan, Source, Sync
 from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionFacts
@@ -163,7 +163,7 @@ def woven_with(
         body,
         syncs,
         guards,
-        Words(*(getattr(names, field) for field in Words.__slots__)),
+        names,
         result=result,
         renames={called: substitute.source(names) for called, substitute in renames.items()},
         aliases=aliases,

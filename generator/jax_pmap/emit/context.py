@@ -656,7 +656,7 @@ class Context:
 
     def _parameter(self, name: str) -> str:
         """What the helpers call the argument `name`."""
-        taken = HELPER_LOCALS | {getattr(self.n, field) for field in self.n.__slots__}
+        taken = HELPER_LOCALS | {*dataclasses.asdict(self.n).values()}
         return f"{name}_" if name in taken else name
 
     def _leaf_name(self, names: Sequence[str]) -> str:

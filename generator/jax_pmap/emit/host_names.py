@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from jax_pmap.emit.adapted import Adapted
@@ -61,8 +62,8 @@ class HostNames:
 
     def with_ours(self, names: Names) -> dict[str, set[Imported]]:
         """What every bound name of the file, and each of ours, stands for."""
-        ours = {field: getattr(names, field) for field in Names.__slots__}
-        return self.bound | {name: {ALIASES.get(field, Imported("", name))} for field, name in ours.items()}
+        ours = dataclasses.asdict(names).items()
+        return self.bound | {name: {ALIASES.get(field, Imported("", name))} for field, name in ours}
 
     def _leading(self) -> list[ast.stmt]:
         """The top of the file down to the last import before its first definition, or the target."""

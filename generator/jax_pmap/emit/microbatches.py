@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -165,7 +166,7 @@ class Divided:
         #: Whether something may be kept, and is.
         self.keeps, self.kept = keeps, False
         #: Names that must not be used for anything new.
-        self.taken = {*batch, *copies, *(getattr(names, each) for each in names.__slots__)}
+        self.taken = {*batch, *copies, *dataclasses.asdict(names).values()}
         for text in (body, *copies.values()):
             for node in ast.walk(ast.parse(text)):
                 self.taken |= {getattr(node, each, None) for each in ("id", "arg", "name")} - {None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,11 +51,32 @@ ALIASES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Words:
+    """What woven code calls things that are not the user's."""
+
+    #: Source of the axis name, and what jax is imported as.
+    axis: str = "AXIS"
+    jax: str = "jax"
+    #: Helpers that take a device's part of a whole value, and of a number of rows.
+    own_share: str = "own_share"
+    own_size: str = "own_size"
+    #: Helpers that gather batches that are joined, put parts together, and divide a sum into such.
+    gather_joined: str = "gather_joined"
+    gathered: str = "gathered"
+    scattered: str = "scattered"
+    #: Helpers that fold the keys inside objects while the body runs, and that raise in place of the side of
+    #: an expression that a guard stands for.
+    own_draws: str = "own_draws"
+    unseen: str = "unseen"
+
+
+USUAL = Words()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names(Words):
     """What the emitted file calls its own things; weaving and rendering both ask here."""
 
-    #: Constant that holds the axis name.
-    axis: str
     #: The function on one device's share.
     mapped: str
     #: Table of what was proved of the batch's arrays, and helpers that hold an array to it; the second one
@@ -84,10 +105,8 @@ class Names:
     specs: str
     shardings: str
     put: str
-    #: Helpers of arrays in parts: how they lie, what puts them together, and what divides a sum like them.
+    #: Helper that says how arrays in parts lie.
     specs_of: str
-    gathered: str
-    scattered: str
     #: Cached function that compiles `mapped` for chosen devices.
     compiled: str
     #: Modules and classes as they are bound in the emitted file.
@@ -95,7 +114,6 @@ class Names:
     contextlib: str
     functools: str
     hashlib: str
-    jax: str
     np: str
     sys: str
     types: str
@@ -115,20 +133,10 @@ class Names:
     #: Helpers that make an uneven batch even, and take added rows off results.
     fit: str
     cut: str
-    #: Helper that takes a device's part of a value that all devices have whole.
-    own_share: str
-    #: Helper that takes a device's part of a number of rows.
-    own_size: str
-    #: Helper that gathers batches that are joined one behind the other.
-    gather_joined: str
-    #: Helper that folds the keys inside objects while the body runs.
-    own_draws: str
     #: Helper that says whether objects have a variable in common.
     overlap: str
     #: Helper that puts a copy in the place of a function that a value holds.
     in_place_of: str
-    #: Helper that raises in place of a side of an expression that no input took.
-    unseen: str
     #: Helper that makes the error for inputs other than those of the proof.
     unproved: str
     #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.
@@ -150,8 +158,9 @@ class Names:
 
 #: Those of our own things that are constants.
 CONSTANTS = {"axis": "AXIS", "specs": "SPECS", "proved": "PROVED", "groups": "MICROBATCHES"}
+FIELDS = tuple(each.name for each in fields(Names))
 #: What our own things are called where that name is free: helpers as their field.
-OWN = {field: CONSTANTS.get(field, field) for field in Names.__slots__ if field not in {"mapped", *ALIASES}}
+OWN = {field: CONSTANTS.get(field, field) for field in FIELDS if field not in {"mapped", *ALIASES}}
 
 
 def bindings(statement: str) -> dict[str, Imported]:

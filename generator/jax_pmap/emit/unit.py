@@ -94,7 +94,7 @@ def emit(
         divided = _divided(target, plan, text, copies, adapted, names)
         text, copies = divided.body, list(divided.copies.values())
         unit = dataclasses.replace(unit, keeps=divided.kept)
-    taken = unit.taken_names | {getattr(names, field) for field in names.__slots__}
+    taken = unit.taken_names | {*dataclasses.asdict(names).values()}
     indent = 8 if backend is Backend.SHARD_MAP else 4
     own = {
         other.name: with_names(each, names.axis, names.gather_joined, taken, WIDTH)

@@ -11,13 +11,13 @@ import ast
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
+from jax_pmap.emit.names import USUAL, Words
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
@@ -37,31 +37,11 @@ Placed = TypeVar("Placed", Sync, Guard)
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What woven code calls things that are not the user's: some of the fields of `Names`."""
-
-    #: Source of the axis name, and what jax is imported as.
-    axis: str = "AXIS"
-    jax: str = "jax"
-    #: Helpers that take a device's part of a whole value, and of a number of rows.
-    own_share: str = "own_share"
-    own_size: str = "own_size"
-    #: Helpers that gather batches that are joined, put parts together, and divide a sum into such.
-    gather_joined: str = "gather_joined"
-    gathered: str = "gathered"
-    scattered: str = "scattered"
-    #: Helpers that fold the keys inside objects while the body runs, and that raise in place of the side of
-    #: an expression that a guard stands for.
-    own_draws: str = "own_draws"
-    unseen: str = "unseen"
-
-
 def weave(
     body: Body,
     syncs: Sequence[Sync] = (),
     guards: Sequence[Guard] = (),
-    words: Words = Words(),
+    words: Words = USUAL,
     taps: Iterable[int] = (),
     reach: bool = False,
     result: str = "result",

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jax_pmap.emit.callees import CallGraph, UserFunction, renamed
+from jax_pmap.emit.names import Words
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
-from jax_pmap.emit.weave import RECORDER, Words, method_name
+from jax_pmap.emit.weave import RECORDER, method_name
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
