@@ -279,7 +279,7 @@ def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Projec
 def test_what_stands_in_the_place_of_a_decorated_function_is_not_looked_into(shared: Project) -> None:
     shared.write("rebound.py", REBOUND)
     words = ("rebound.py::root", "--inputs", "rebound.py::batch")
-    says = ("`root` in a `function` that may do more", "(rebound.py:54) is taken over the examples")
+    says = ("a `function` around `root` and may do more", "(rebound.py:54) is taken over the examples")
     shared.refused("JP067", "gen", *words, says=says, exit_code=1)
 
 

@@ -353,9 +353,11 @@ def reason(found: Sequence[protocol.Callee], directory: Path) -> str:
     if len(several) > 1:
         return f"it is {' and '.join(f'`{each}`' for each in several)}, in one call and the next"
     for each in found:
+        if each.kind == "other" and INSTALLED.search(each.path):
+            continue
         if each.kind == "other":
             what = f"a `{each.type}`"
-            return f"it is `{each.wrapped}` in {what} that may do more" if each.wrapped else f"it is {what}"
+            return f"it is {what}" + (f" around `{each.wrapped}` and may do more" if each.wrapped else "")
         where = shown(each, directory)
         if where:
             name = each.qualname.replace(".<locals>", "")

@@ -26,6 +26,8 @@ from jax_pmap.worker import protocol
 ROUNDS = 5
 #: Why a key cannot be another on every device.
 SHARED = "numbers that all devices share are drawn from it too"
+#: A way out of all of these.
+BY_JIT = "or try --backend jit, where all is drawn as on one device"
 
 
 def find_folds(
@@ -248,25 +250,26 @@ def _entangled(
             f"random numbers that belong to examples come from the stream `{stream}`, so its key has to be "
             "another on every device, but numbers that all devices share are drawn from it too",
             "Give those a stream of their own: `nnx.Rngs(0)` in the module that draws them, or another name "
-            "(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`",
+            f"(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`; {BY_JIT}",
             observer.facts.span,
         )
     # Python's own, as `len`, draw nothing.
-    unknown = ((called, why) for called, why in closed.items() if why and not hasattr(builtins, called))
-    unread = next((f"; nor can jax-pmap read the source of `{each}`: {why}" for each, why in unknown), "")
+    unknown = ((called, told) for called, told in closed.items() if told and not hasattr(builtins, called))
+    unread = next((f"; nor can jax-pmap read the source of `{each}`: {told}" for each, told in unknown), "")
     if expression is None:
         return Refusal(
             "JP051",
             f"`{observer.facts.name}` draws random numbers for examples, and {why}: each device would draw "
             f"the same ones for other examples{unread}",
-            "Pass the key as an argument, or split it with jax.random.split in the function itself; or try "
-            "--backend jit, where all is drawn as on one device",
+            "Pass the key as an argument, or split it with jax.random.split in the function itself; "
+            f"{BY_JIT}",
             observer.facts.span,
         )
     way_out = (
         "Split it first (`key, noise_key = jax.random.split(key)`) and use one part for the examples alone"
     )
     if why == SHARED:
+        unread = ""  # What is known to be drawn is reason enough.
         way_out = f"Draw those from another stream than `{within}`" if within else way_out
         way_out += (
             ". Where it is the dropout of flax's attention, which draws one mask for all examples, "
@@ -276,6 +279,6 @@ def _entangled(
         "JP051",
         f"random numbers that belong to examples are drawn from the key `{shortened(expression.text)}`, so "
         f"it has to be another on every device, but {why}{unread}",
-        way_out,
+        f"{way_out}; {BY_JIT}",
         expression.span,
     )

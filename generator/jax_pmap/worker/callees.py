@@ -82,7 +82,8 @@ def described(value: Any) -> Callee:
     raw, args, kwargs = unwrapped(value)
     if raw is None:
         inner = getattr(value, "__wrapped__", None)
-        return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""))
+        path = getattr(getattr(inner, "__code__", None), "co_filename", "")
+        return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""), path)
     return dataclasses.replace(
         located("function", raw),
         scope=vars(raw).get(SCOPE),
