@@ -559,3 +559,22 @@ def test_packages_that_only_load_data_or_log_are_stood_in_for(project):
     assert result.exit_code == 0, result.stderr
     assert "--stub no_such_logger --stub no_such_data" in result.stdout
     project.refused("JP018", *words, "--stub", "jax.numpy", says=["nothing stands in for what computes"])
+
+
+LAZY = """
+import jax.numpy as jnp
+
+TABLE = {"squares": lambda: (jnp.arange(24.0),)}
+
+
+def __getattr__(name):
+    return TABLE[name]
+"""
+
+
+def test_a_module_that_finds_its_names_when_asked_for_them(project):
+    """Asked for one that it has not, it may fail in any way."""
+    project.write("lazy.py", LAZY)
+    project.write("used.py", "import jax.numpy as jnp\nimport lazy\n\ndef f(x):\n    return jnp.mean(x)\n")
+    made = project.run("gen", "used.py::f", "--inputs", "lazy.py::squares")
+    assert made.exit_code == 0, made.stderr

@@ -113,8 +113,10 @@ def find_importing(request: protocol.FindImporting) -> protocol.Importing:
             names += [name] if name != "__main__" else [spec.name] if spec else []
         if "." in name or name in CLONED:
             continue
-        # A package without an `__init__.py` has no file, and may be in several folders.
-        places = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
+        # A package without an `__init__.py` has no file, and may be in several folders. What a module has is
+        # not asked of a `__getattr__` of its own, which may do anything.
+        has = getattr(module, "__dict__", {})
+        places = has.get("__path__") or [has.get("__file__")]
         users = [each for each in places if isinstance(each, str) and is_users(each + os.sep)]
         found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
     return protocol.Importing(tuple(found), tuple(names))
