@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import nans, prove, rounded, sizes, strengthen
+from jax_pmap.worker import nans, prove, rounded, sizes, strengthen, units
 from jax_pmap.worker import trials as trials_of
 from jax_pmap.worker.comparing import Parallel
 from jax_pmap.worker.decisions import Decisions
@@ -371,7 +371,7 @@ def asked(function, values, *, draws=False, axes=None):
         chain=(),
         steps=1,
         eps={"given": eps},
-        rounding={"given": prove.Rounding(eps)},
+        rounding={"given": units.Rounding(eps)},
         x64=False,
         draws=draws,
     )

@@ -12,7 +12,7 @@ import pytest
 
 from jax_pmap import pipeline
 from jax_pmap.model import Backend, Generated, Refusal, Request
-from jax_pmap.worker import prove
+from jax_pmap.worker import prove, units
 
 pytest.importorskip("flax")
 pytest.importorskip("haiku")
@@ -398,7 +398,7 @@ def test_rounding_is_measured_where_numbers_are_drawn() -> None:
     trial = SimpleNamespace(results=[[zero, value]])
 
     def bounds(moved: list[np.ndarray], eps: float) -> list[float]:
-        near, own = [SimpleNamespace(results=[moved])], prove.Rounding(eps)
+        near, own = [SimpleNamespace(results=[moved])], units.Rounding(eps)
         allowed = prove.jittered_bounds(trial, near, eps, own)
         return prove.tightened(allowed, trial, near)[0]
 

@@ -883,6 +883,51 @@ def test_an_index_of_the_maximum_is_right_for_numbers(shared: Project) -> None:
     assert "a NaN among the rows decides on numbers in the output" in found.words
 
 
+OVERLAPS = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def overlap(x, k):
+        hit = (k > 2).astype(jnp.float32)
+        return 2 * (x * hit).sum() / (x.sum() + hit.sum() + 1e-6)
+
+
+    def mapped(parts):
+        def on_devices(x, k):
+            devices = jax.device_count()
+            return jax.pmap(parts, "d")(x.reshape(devices, -1), k.reshape(devices, -1))[0]
+
+        return on_devices
+
+
+    # A number that is there once for all devices, and here once for each.
+    @mapped
+    def p_each(x, k):
+        hit = (k > 2).astype(jnp.float32)
+        both, all_ = jax.lax.psum((2 * (x * hit).sum(), x.sum() + hit.sum() + 1e-6), "d")
+        return both / all_
+
+
+    # Right, and its counts are rounded, which those of the reference are not.
+    @mapped
+    def p_means(x, k):
+        hit = (k > 2).astype(jnp.float32)
+        rows = jax.lax.psum(k.size, "d")
+        both, all_ = jax.lax.pmean((2 * (x * hit).mean(), x.mean() + hit.mean() + 1e-6 / rows), "d")
+        return both / all_
+"""
+
+
+def test_a_mask_in_a_narrow_float_hides_nothing(shared: Project) -> None:
+    """Its sums are exact, so that what is off by a millionth in float64 is no rounding."""
+    shared.write("overlaps.py", OVERLAPS)
+    given = ("--against", "overlaps.py::overlap", "--arg", "x=f32[36]", "--arg", "k=i32[36]<5")
+    shared.refused("JP045", "verify", "overlaps.py::p_each", *given, says=("differs on 2",), exit_code=1)
+    found = shared.run("verify", "overlaps.py::p_means", *given)
+    assert found.exit_code == 0, found.stderr
+
+
 ARGUMENTS = """
     import functools
 

@@ -25,7 +25,6 @@ from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.protocol import Failure, Problem
 from jax_pmap.worker.prove import (
-    Rounding,
     Trial,
     bounds,
     host,
@@ -38,6 +37,7 @@ from jax_pmap.worker.prove import (
     x64,
 )
 from jax_pmap.worker.tracing import Measured, measure_in
+from jax_pmap.worker.units import Rounding
 
 #: Device counts that are tried, as far as there are devices.
 COUNTS = (2, 3, 4, 8)
@@ -291,7 +291,8 @@ def _runs(
         fine = trial(True, wide)
     except Exception:  # A state that stays float32 does not go with gradients in float64; `rough` ran.
         return [(given, values, rough.results[0], jittered_bounds(rough, (), 1.0, own.rounding)[0])]
-    double = _measured(reference, wide, given, wide=True).rounding
+    # What `parallel` rounds by itself is not known.
+    double = _measured(reference, wide, given, wide=True).rounding.with_that_of(None)
 
     def allowed_for(one: Trial, other: Trial, precision: Rounding) -> list[float]:
         # Numbers drawn in another precision are others: nothing is measured there.

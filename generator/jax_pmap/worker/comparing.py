@@ -58,18 +58,33 @@ class Parallel:
                 the host, which saves a compilation, since jax compiles anew for placed arguments.
             numbers: whether arrays that hold what is no number are left out.
         """
-        question, call = self.trials.question, call or self.make(trial)
-        with prove.x64(question.precision(about.precision)), repeat_draws(shares):
+        trials, call = self.trials, call or self.make(trial)
+        question, kind = trials.question, about.precision
+
+        def compared(allowed: Bounds) -> Check:
+            return self._compared(about, call, trial, allowed, on_devices, numbers)
+
+        def measured(differs: Differs, allowed: Bounds) -> Check:
+            """The same with what else is measured of rounding, where the difference may be that."""
+            if differs.failure.what != "value":
+                raise differs
+            coarse = trials.coarser(kind, trial, allowed, call)
+            if coarse is not None:
+                try:
+                    return compared(coarse)
+                except Differs as still:
+                    differs, allowed = still, coarse
+            more = trials.wider(kind, trial, allowed, shares, differs.failure)
+            if more is None:
+                raise differs
+            return compared(more)
+
+        with prove.x64(question.precision(kind)), repeat_draws(shares):
             try:
                 try:
-                    return self._compared(about, call, trial, allowed, on_devices, numbers)
+                    return compared(allowed)
                 except Differs as differs:
-                    more = None
-                    if differs.failure.what == "value":
-                        more = self.trials.wider(about.precision, trial, allowed, shares, differs.failure)
-                    if more is None:
-                        raise
-                    return self._compared(about, call, trial, more, on_devices, numbers)
+                    return measured(differs, allowed)
             except Differs as differs:
                 found = explain(differs, question, trial, self.count) if explain else differs.failure
                 found = dataclasses.replace(found, on=question.described(about.inputs))

@@ -1,7 +1,6 @@
 """How far the results of parallel code may be from those of the reference, and what else may differ."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import re
@@ -15,10 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .arguments import LeafAxes, Values, batch_size, cut, same_constant
 from .distance import distance, is_finite, same_bits
-from .jaxpr.forward import Forward
-from .jaxpr.walk import equations, subjaxprs
+from .jaxpr.walk import equations
 from .leaves import category, fed_back, is_key, shape_of, to_host
 from .protocol import Failure
+from .units import Rounding, unit
 
 #: Why an output is not the same on every device.
 UNLIKE = "its copies differ between devices"
@@ -311,20 +310,6 @@ SLACK = 64.0
 ASSUMED = 16.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounding:
-    """Units of rounding in one precision."""
-
-    #: Of the narrowest float anywhere in the function.
-    coarsest: float
-    #: Of the narrowest float that each output leaf of one call depends on; empty where it is not known.
-    leaves: tuple[float, ...] = ()
-
-    def at(self, step: int, leaf: int) -> float:
-        """Of an output leaf after `step` earlier calls, whose state may hold any of the rounding."""
-        return self.leaves[leaf] if step == 0 and leaf < len(self.leaves) else self.coarsest
-
-
 def bounds(trial: Trial, coarse: Trial, rough: Rounding, own: Rounding) -> list[list[float]]:
     """Absolute error allowed per step and leaf, from the reference's own rounding.
 
@@ -419,45 +404,6 @@ def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, 
             row.append((max(moved, default=0.0), distance(want, want)[1]))
         out.append(row)
     return out
-
-
-def unit(dtype: Any) -> float:
-    """The unit of rounding of numbers of a dtype; 0 where they are exact, or no numbers."""
-    is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
-    return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
-
-
-def unit_of_results(equation: Any) -> float:
-    """The coarsest unit of rounding among the results of an equation."""
-    return max((unit(getattr(out.aval, "dtype", None)) for out in equation.outvars), default=0.0)
-
-
-def coarsest_eps(jaxpr: Any) -> float:
-    """The unit of rounding of the narrowest float any equation of `jaxpr` produces."""
-    return max([unit(np.float64), *map(unit_of_results, equations(jaxpr))])
-
-
-def output_eps(jaxpr: Any, inputs: Sequence[float]) -> list[float]:
-    """Of every output of `jaxpr`, the unit of rounding of the narrowest float it depends on.
-
-    `inputs` are those of what goes in.
-    """
-    found = zip(_Rounding().run(jaxpr, inputs), jaxpr.out_avals, strict=True)
-    return [max(unit(np.float64), eps, unit(getattr(aval, "dtype", None))) for eps, aval in found]
-
-
-class _Rounding(Forward[float]):
-    """Follows the coarsest unit of rounding to every value; a loop or a branch is one operation."""
-
-    enters = frozenset({"jit"})
-
-    def constant(self, value: Any) -> float:
-        # Numbers that are written in a program are taken as exact.
-        return unit(value.dtype) if np.ndim(value) else 0.0
-
-    def operation(self, equation: Any, units: list[float]) -> list[float]:
-        inside = (each for body in subjaxprs(equation) for each in equations(body))
-        return [max([*units, *map(unit_of_results, (equation, *inside))])] * len(equation.outvars)
 
 
 def draws_numbers(jaxpr: Any) -> bool:

@@ -1,5 +1,6 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
-import numpy as np
 
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
@@ -16,11 +16,12 @@ from .exceptions import attempted, describe_exception, raising, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
-from .leaves import is_float, shape_of, to_float64
+from .leaves import shape_of, to_float64
 from .own_axis import bind_own_axis
 from .protocol import NOT_TAKEN, Problem, Traced, unless
 from .target import current, leaf_axes
 from .type_tests import CONCRETE
+from .units import Rounding, rounding_of, unit, unit_of
 
 
 def needs_number(error: BaseException) -> bool:
@@ -147,11 +148,6 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
     return protocol.Minibatches(number, reshaped, fixed, tuple(sorted(groups)))
 
 
-def eps_of_input(leaf: Any) -> float:
-    """The unit of rounding of an argument; 0 where it has none."""
-    return float(jax.numpy.finfo(leaf.dtype).eps) if is_float(leaf) else 0.0
-
-
 def precision(request: protocol.Precision) -> None:
     """Whether the coarsest rounding in the function can be told, in the user's own dtypes; see `measured`."""
     measured(request.statics)
@@ -161,7 +157,7 @@ def precision(request: protocol.Precision) -> None:
 class Measured:
     """What there is to know of the numbers in the function."""
 
-    rounding: prove.Rounding
+    rounding: Rounding
     #: Whether it draws random ones.
     draws: bool
 
@@ -205,24 +201,12 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
-    with prove.x64(x64), raising("reference", "<jax-pmap"):
-        program = traced_as(function, packed, packed.leaves)
-    jaxpr = program.jaxpr
-    eps = prove.coarsest_eps(jaxpr)
-    if not wide:
-        COMPILING.suit(jaxpr)  # Its runs come next.
-        kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
-        floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
-        eps = max([eps, *floats])
-    floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
-    arrays = iter(prove.output_eps(jaxpr, floats))
-    # Results are told apart by all of their leaves, those that are no arrays among them.
     with prove.x64(x64):
-        number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)
-    by_kind = {"float": number, "complex": number}
-    leaves: list[float] = []
-    for kind in program.kinds:
-        computed = 0.0 if kind == "opaque" else next(arrays)
-        leaves.append(computed if kind in ("array", "key") else by_kind.get(kind, 0.0))
-    rounding = prove.Rounding(eps, tuple(leaves))
-    return Measured(rounding, prove.draws_numbers(jaxpr))
+        with raising("reference", "<jax-pmap"):
+            program = traced_as(function, packed, packed.leaves)
+        rounding = rounding_of(program, [0.0 if wide else unit_of(leaf) for leaf in packed.leaves])
+    if not wide:
+        COMPILING.suit(program.jaxpr)  # Its runs come next.
+        given = [unit(leaf.dtype) for leaf in packed.leaves if hasattr(leaf, "dtype")]
+        rounding = dataclasses.replace(rounding, coarsest=max([rounding.coarsest, *given]))
+    return Measured(rounding, prove.draws_numbers(program.jaxpr))

@@ -10,12 +10,15 @@ import numpy as np
 
 from . import arguments, load, protocol, prove, strengthen
 from .arguments import LeafAxes, Packed, Values
+from .exceptions import attempted
 from .generator import Shares, rekeyed, repeat_draws
+from .jaxpr.trace import Traced
 from .leaves import is_key, to_float64
 from .perturb import jitter
 from .protocol import Adequacy, Dtypes, Failure, Problem
 from .prove import Trial
 from .rounded import rounded
+from .units import Rounding, rounding_of, unit_of
 
 #: Seed of the perturbed inputs.
 SEED = 20260
@@ -55,7 +58,7 @@ class Question:
     #: Coarsest rounding by precision: ``"given"``, and ``"float64"`` where the reference runs in it.
     eps: Mapping[str, float]
     #: The same by output.
-    rounding: Mapping[str, prove.Rounding]
+    rounding: Mapping[str, Rounding]
     #: The user's own 64-bit mode.
     x64: bool
     #: Whether the reference draws random numbers.
@@ -294,6 +297,26 @@ class Trials:
         more = [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
         self._made |= {asked: (trial, more) for asked, (made, _) in self._made.items() if made is trial}
         return more
+
+    def coarser(
+        self, kind: Dtypes, trial: Trial, allowed: Bounds, call: Callable[[Values], Any]
+    ) -> Bounds | None:
+        """What `allowed` becomes if `call`, held to `trial`, rounds where the reference is exact, or None.
+
+        A count in float32 is the same number in float64, and a mean of it, over the rows of a device, is not.
+        """
+        known = self.question.rounding[kind]
+        packed = Packed(trial.values[0], self.question.statics)
+        units = [0.0 if kind == "float64" else unit_of(leaf) for leaf in packed.leaves]
+        # A drop-in may prepare its batch with numbers, and is not traced.
+        program = attempted(Traced.of, call, packed, packed.leaves)
+        own = None if program is None else rounding_of(program, units)
+        rounding = known.with_that_of(own)
+        more = [
+            [one * rounding.at(step, leaf) / (known.at(step, leaf) or 1.0) for leaf, one in enumerate(row)]
+            for step, row in enumerate(allowed)
+        ]
+        return None if more == allowed else more
 
     def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
         """Inputs on which decisions of the reference and of `programs` go other ways."""
