@@ -928,6 +928,50 @@ def test_a_mask_in_a_narrow_float_hides_nothing(shared: Project) -> None:
     assert found.exit_code == 0, found.stderr
 
 
+COPIED = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def loss(w, x):
+        return jnp.mean((x @ w) ** 2) + jnp.sum(w**2)
+
+
+    def with_copies(copy):
+        def on_devices(w, x):
+            devices = jax.device_count()
+
+            def local(w, x):
+                return jax.lax.pmean(jnp.mean((x @ w) ** 2) + jnp.sum(w**2), "d")
+
+            return jax.pmap(local, "d")(copy(w, devices), x.reshape(devices, -1, 3))[0]
+
+        return on_devices
+
+
+    stacked = with_copies(lambda w, devices: jnp.stack([w] * devices))
+    array = with_copies(lambda w, devices: jnp.array([w] * devices))
+    joined = with_copies(lambda w, devices: jnp.concatenate([w[None] for _ in range(devices)]))
+    # The first device has another one.
+    one_apart = with_copies(lambda w, devices: jnp.stack([1.5 * w] + [w] * (devices - 1)))
+"""
+
+
+@pytest.mark.parametrize("name", ["stacked", "array", "joined"])
+def test_copies_for_the_devices_that_python_joins_are_derived(shared: Project, name: str) -> None:
+    shared.write("copied.py", COPIED)
+    given = ("--against", "copied.py::loss", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    found = shared.run("verify", f"copied.py::{name}", *given)
+    assert found.exit_code == 0, found.stderr
+    assert "derived for all inputs and device counts" in found.words
+
+
+def test_copies_of_which_one_is_another_value_are_found(shared: Project) -> None:
+    shared.write("copied.py", COPIED)
+    given = ("--against", "copied.py::loss", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    shared.refused("JP045", "verify", "copied.py::one_apart", *given, exit_code=1)
+
+
 ARGUMENTS = """
     import functools
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from ..jaxpr.copies import broadcast
 from ..jaxpr.defined import definition
 from ..jaxpr.owned import is_foreign
 from ..jaxpr.raising import raises
@@ -547,6 +548,8 @@ class Interpreter:
         """The values that a program makes of others; `jaxprs` is its trace for each device count."""
         pairs = [opened(jaxpr) for jaxpr in jaxprs]
         bodies = [body for body, _ in pairs]
+        if len({tuple(len(each.invars) for each in body.eqns) for body in bodies}) > 1:
+            bodies = [broadcast(body) for body in bodies]
         alike = len({len(body.eqns) for body in bodies}) == 1
         forms = {tuple(map(len, (body.constvars, body.invars, body.outvars))) for body in bodies}
         if len(forms) > 1 or not (alike or self.supposes):
