@@ -972,6 +972,40 @@ def test_copies_of_which_one_is_another_value_are_found(shared: Project) -> None
     shared.refused("JP045", "verify", "copied.py::one_apart", *given, exit_code=1)
 
 
+ROOTS = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def heron(square):
+        def step(root):
+            return (root + square / root) / 2
+
+        return jax.lax.while_loop(lambda root: jnp.abs(root**2 - square) > 1e-4, step, square + 1.0)
+
+
+    def size(x):
+        return heron(jnp.mean(x**2))
+
+
+    def p_size(x):
+        def local(x):
+            # Equal, by another formula than that of one device.
+            return heron(jax.lax.pmean(jnp.var(x) + jnp.mean(x) ** 2, "d"))
+
+        return jax.pmap(local, "d")(x.reshape(jax.device_count(), -1))[0]
+"""
+
+
+def test_a_loop_that_ends_on_the_given_inputs_may_not_on_others(shared: Project) -> None:
+    """In float32 a large number has no root as near as that."""
+    shared.write("roots.py", ROOTS)
+    words = ("roots.py::p_size", "--against", "roots.py::size", "--arg", "x=f32[24]", "--timeout", "60")
+    found = shared.run("verify", *words)
+    assert found.exit_code == 0, found.stderr
+    assert "not derived" in found.words
+
+
 ARGUMENTS = """
     import functools
 

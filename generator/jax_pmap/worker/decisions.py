@@ -344,9 +344,11 @@ class Decisions:
 
         # XLA leaves out what no decision depends on.
         self._run = jax.jit(ways)
+        self._cut_off = jax.jit(lambda leaves, limit: taken(closed, jax.tree.leaves(leaves), limit)[2])
         self._limit = FEW_ROUNDS
-        if any(site.name == "while" for site in self.sites):
-            while self(leaves) is None and self._limit < MOST_ROUNDS:
+        self._loops = any(site.name == "while" for site in self.sites)
+        if self._loops:
+            while not self.end(leaves) and self._limit < MOST_ROUNDS:
                 self._limit *= 4
             self._limit *= MORE_ROUNDS
         self.numbers = constants_of(closed)
@@ -358,6 +360,10 @@ class Decisions:
             return np.zeros(0, bool)
         cut_off, *ways = np.asarray(self._run(leaves, np.int32(self._limit)))
         return None if cut_off else np.asarray(ways)
+
+    def end(self, leaves: Sequence[Any]) -> bool:
+        """Whether all loops come to an end on these leaves, after as many rounds as they are followed for."""
+        return not (self._loops and bool(self._cut_off(leaves, np.int32(self._limit))))
 
 
 def indexed_lengths(closed: Any) -> list[int]:

@@ -465,6 +465,7 @@ def new_trials(comparison: Comparison, left_out: Sequence[str], count: int) -> T
         rounding=rounding,
         x64=target.x64,
         draws=drawing,
+        loops=given.loops,
         # Two functions on the same devices draw the same numbers as they are.
         repeat=drawing and not comparison.global_view and own is None,
         minibatches=roles.minibatches,

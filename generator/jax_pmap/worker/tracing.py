@@ -15,7 +15,7 @@ from .compiling import COMPILING
 from .exceptions import attempted, describe_exception, raising, text_of
 from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
-from .jaxpr.walk import is_mapped
+from .jaxpr.walk import equations, is_mapped
 from .leaves import shape_of, to_float64
 from .own_axis import bind_own_axis
 from .protocol import NOT_TAKEN, Problem, Traced, unless
@@ -158,8 +158,9 @@ class Measured:
     """What there is to know of the numbers in the function."""
 
     rounding: Rounding
-    #: Whether it draws random ones.
+    #: Whether it draws random ones, and has loops of unknown length.
     draws: bool
+    loops: bool = False
 
 
 def measured(statics: Sequence[str], overrides: Mapping[str, str] = MappingProxyType({})) -> Measured:
@@ -209,4 +210,5 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
         COMPILING.suit(program.jaxpr)  # Its runs come next.
         given = [unit(leaf.dtype) for leaf in packed.leaves if hasattr(leaf, "dtype")]
         rounding = dataclasses.replace(rounding, coarsest=max([rounding.coarsest, *given]))
-    return Measured(rounding, prove.draws_numbers(program.jaxpr))
+    loops = any(equation.primitive.name == "while" for equation in equations(program.jaxpr))
+    return Measured(rounding, prove.draws_numbers(program.jaxpr), loops)

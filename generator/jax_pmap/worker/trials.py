@@ -10,10 +10,11 @@ import numpy as np
 
 from . import arguments, load, protocol, prove, strengthen
 from .arguments import LeafAxes, Packed, Values
+from .decisions import Decisions
 from .exceptions import attempted
 from .generator import Shares, rekeyed, repeat_draws
-from .jaxpr.trace import Traced
-from .leaves import is_key, to_float64
+from .jaxpr.trace import Traced, arrays_of
+from .leaves import is_key, shape_of, to_float64
 from .perturb import jitter
 from .protocol import Adequacy, Dtypes, Failure, Problem
 from .prove import Trial
@@ -84,6 +85,8 @@ class Question:
     others: bool = True
     #: The reference's code, in which names stand that it may look up.
     sources: tuple[Any, ...] = ()
+    #: Whether the reference has loops of unknown length.
+    loops: bool = False
     #: Among how many devices the batch is divided, where these are not all; 0 where they are.
     among: int = 0
     #: Of axes of a mesh that divide it together, how many shares apart devices along each have theirs.
@@ -196,6 +199,8 @@ class Trials:
         self.question = question
         self._made: dict[tuple[Dtypes, int, int, Shares | None], tuple[Trial, Bounds]] = {}
         self._rounded = rounded(question.traceable, question.statics)
+        #: The loops of the reference, by precision and shapes of the inputs.
+        self._followed: dict[Any, Decisions | None] = {}
 
     def at(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
@@ -216,7 +221,8 @@ class Trials:
             values = to_float64(values)
         try:
             with prove.x64(question.precision(kind)):
-                return Trial(question.reference, values, question.chain, steps)
+                runs = self._ends(kind, index, values)
+                return Trial(question.reference, values, question.chain, steps if runs else 0)
         except (MemoryError, Problem):
             raise
         except Exception:
@@ -224,6 +230,25 @@ class Trials:
                 raise
             # A function may refuse, when it runs, inputs that are not the user's own.
             return Trial(question.reference, values, question.chain, 0)
+
+    def _ends(self, kind: Dtypes, index: int, values: Values) -> bool:
+        """Whether the loops of the reference end in time; what converges on given inputs may not on others.
+
+        No run of XLA can be stopped.
+        """
+        question = self.question
+        if not question.loops or 0 <= index < len(question.data):
+            return True
+        packed = Packed(values, question.statics)
+        shapes = kind, *map(shape_of, packed.leaves)
+        if shapes not in self._followed:
+            size = arguments.batch_size(values, question.axes)
+            given = arguments.cut(question.data[0], question.axes, size)
+            first = Packed(to_float64(given) if kind == "float64" else given, question.statics)
+            # What is mapped by an old `pmap` is not followed.
+            self._followed[shapes] = attempted(Decisions, arrays_of(question.traceable, first), first.leaves)
+        followed = self._followed[shapes]
+        return followed is None or followed.end(packed.leaves)
 
     def _make(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
