@@ -218,6 +218,31 @@ def test_a_draw_that_nothing_uses_is_none(shared):
     assert len(folds(made.stdout)) == 1, made.stdout
 
 
+def test_a_draw_for_examples_that_nothing_uses_needs_no_key_of_its_own(shared):
+    # A library that picks rows for a caller who picks them himself, from a key that it gives back.
+    shared.write(
+        "picks.py",
+        source("""
+        def picked(key, x):
+            keys = jax.random.split(key, x.shape[0])
+            return key, jax.vmap(lambda k: jax.random.randint(k, (), 0, 1000))(keys)
+
+
+        def evaluate(w, key, x):
+            key, _ = picked(key, x)
+            return jnp.mean((x @ w) ** 2), key
+
+
+        def inputs(seed):
+            return rows(seed, 3), jax.random.key(seed), rows(seed, 24, 3)
+        """),
+    )
+    made = shared.run("gen", "picks.py::evaluate", "--inputs", "picks.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert folds(made.stdout) == []
+    assert "derived for all inputs" in made.stderr
+
+
 def test_a_reduction_of_noise_alone_is_synchronised(shared):
     shared.write(
         "noise.py",

@@ -221,16 +221,12 @@ def used(closed: Any) -> Any:
 def follow_both(whole: Any, parts: Any) -> tuple[Followed, Followed]:
     """Follow keys through a program on the whole batch and one on shares of it.
 
-    `jax.grad` leaves out of a compiled function the draws that nothing uses, and keeps them elsewhere: where
-    one program has more draws, those that go into no result are left out of both.
+    Draws that go into no result are left out of both: whose they would be does not matter.
 
     Raises:
         Unfollowed: as for `follow`.
     """
-    both = follow(whole), follow(parts)
-    if len(both[0].draws) != len(both[1].draws):
-        both = follow(used(whole)), follow(used(parts))
-    return both
+    return follow(used(whole)), follow(used(parts))
 
 
 def union(flows: Sequence[Flow]) -> Flow:
