@@ -396,6 +396,36 @@ def test_a_call_of_a_library_is_blamed_and_not_what_it_is_given(shared: Project)
     shared.refused("JP043", "gen", "ball.py::ball", *given, says=says, exit_code=1)
 
 
+BOUND_BALL = """
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+project = functools.partial(optax.projections.projection_l1_ball, scale=2.0)
+
+
+def loss(w, scores):
+    return jnp.sum(w * project(scores) ** 2)
+
+
+def step(w, scores):
+    return w - 0.1 * jax.grad(loss)(w, scores)
+"""
+
+
+def test_a_function_of_a_library_with_arguments_bound_at_the_top_of_a_file_is_blamed(shared: Project) -> None:
+    shared.write("bound.py", BOUND_BALL)
+    says = (
+        "`functools.partial(optax.projections.projection_l1_ball, s…` couples the examples",
+        "--> bound.py:7:",
+        "Write what `optax.projections.projection_l1_ball` does in a function of your own",
+    )
+    given = ("--arg", "w=f32[]", "--arg", "scores=f32[24]")
+    shared.refused("JP043", "gen", "bound.py::step", *given, says=says, exit_code=1)
+
+
 def test_methods_of_values_are_looked_into(shared: Project) -> None:
     shared.write("models_v.py", MODELS)
     shared.write("updates_v.py", UPDATES)

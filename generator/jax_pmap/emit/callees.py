@@ -651,10 +651,10 @@ class CallGraph:
             return None
         lines = source.text.removeprefix("\ufeff").split("\n")
         first, last = made[0].lineno - 1, (made[0].end_lineno or made[0].lineno) - 1
-        head = f"def {name}(*args, **kwargs): function = "
+        head = f"def {name}(*args, **kwargs): return "
         if first == last and not lines[last].strip().endswith(")"):
             return None  # Something else stands in the line.
-        head += f"{ast.unparse(value)}; return function(*args, **kwargs)"
+        head += f"{ast.unparse(value)}(*args, **kwargs)"
         lines[first : last + 1] = [head, *[""] * (last - first)]
         return dataclasses.replace(source, text="\n".join(lines), binding=None)
 

@@ -81,6 +81,8 @@ def coupled(
 
 def way_out(text: str, called: str) -> str:
     """What to do about an expression that couples the examples, maybe by what is `called` in it."""
+    if not called and (bound := re.match(r"(?:functools\.)?partial\(\s*([\w.]+)", text)):
+        called = bound[1]
     found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
     if found is None and called and not called.startswith("jax."):
