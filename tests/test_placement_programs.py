@@ -429,6 +429,23 @@ def each_its_way(axis: Any, w: Any, x: Any) -> Any:
     return lax.map(one, x)
 
 
+def each_as_long_as_it_takes(axis: Any, w: Any, x: Any) -> Any:
+    """Steps towards `w` from single examples, their number, and what is near it all along."""
+
+    def rise(end: Any) -> Any:
+        return lax.while_loop(lambda s: s < end, lambda s: s + w[0], 0.0)
+
+    def one(row: Any) -> Any:
+        def step(state: Any) -> Any:
+            count, now, _ = state
+            return count + 1, now - 0.5 * (now - w), rise(now[1])
+
+        return lax.while_loop(lambda state: jnp.sum((state[1] - w) ** 2) > 1e-4, step, (0, row, w[2]))
+
+    counts, ends, _ = lax.map(one, x)
+    return counts, ends, total(axis, jnp.sum(counts))
+
+
 def counted(start: Any, rows: Any) -> Any:
     """A loop with a counter, from 1 or as `start` says, in which `rows` have a part."""
 
@@ -614,6 +631,7 @@ EQUAL = [
     (counted_each, (X,), (S,), R),
     (counted_groups, (X,), (S,), R),
     (each_its_way, (W, X), (R, S), S),
+    (each_as_long_as_it_takes, (W, X), (R, S), (S, S, R)),
     (each_until_done, (X,), (S,), S),
     (kept, (X,), (S,), S),
     (filtered, (W, V), (R, S), R),
@@ -748,6 +766,25 @@ def waiting(axis: Any, w: Any, x: Any) -> Any:
     return jax.vmap(one)(x[:, 0])
 
 
+def meeting_in_each(axis: Any, w: Any, x: Any) -> Any:
+    """Devices that wait for each other in every round of loops that they leave after different ones."""
+
+    def one(row: Any) -> Any:
+        return lax.while_loop(lambda s: s < row[0], lambda s: s + mean(axis, w[0] ** 2), 0.1)
+
+    return lax.map(one, x)
+
+
+def from_the_one_before(axis: Any, x: Any) -> Any:
+    """Each example begins where the one before it, on this device, has ended."""
+
+    def body(carry: Any, row: Any) -> Any:
+        end = lax.while_loop(lambda s: s < row[0], lambda s: s + 0.1, carry)
+        return end, end
+
+    return lax.scan(body, 0.0, x)[1]
+
+
 def kept(w: Any, other: float = 0) -> Any:
     """What is above zero where a mask is, and `other` elsewhere."""
     return jnp.where(w > 1, jnp.exp(w), other)
@@ -810,6 +847,10 @@ UNEQUAL = [
     (applied_after, (X, Y), (S, S), S),
     # Devices that go round more often would wait for others that do not.
     (waiting, (W, X), (R, S), S),
+    (meeting_in_each, (W, X), (R, S), S),
+    (from_the_one_before, (X,), (S,), S),
+    (lambda axis, x: lax.map(lambda r: root(r[0]), x).sum(), (X,), (S,), R),
+    (lambda axis, x: mean(axis, lax.map(lambda r: root(r[0] * len(x)), x).sum()), (X,), (S,), R),
     *(
         (through(body, start), (X,), (S,), (R, R))
         for body, start in [

@@ -1591,10 +1591,12 @@ class Interpreter:
             test = self.run(tests, [*operands[:ahead], *last])[0]
         finally:
             self._depth -= 1
-        apart = next((place for place in test.places if place != WHOLE), None)
+        alone = not any(collective_in(opened(jaxpr)[0]) for jaxpr in (*bodies, *tests))
+        # In a loop over examples each has as many rounds as it needs.
+        rows = [place for place in test.places if alone and isinstance(place, Row) and not place.power]
+        apart = next((place for place in test.places if place != WHOLE and place not in rows), None)
         if apart is not None and not isinstance(apart, Unknown):
             # Devices go round until the last of their own examples is done.
-            alone = not any(collective_in(opened(jaxpr)[0]) for jaxpr in (*bodies, *tests))
             if alone and self._each_until_done(test, [value.term for value in last], out, places):
                 apart = None
         if apart is not None:
@@ -1604,7 +1606,15 @@ class Interpreter:
                 else "devices decide on another round of a loop by values that differ between them"
             )
             return self._lost(equations[0], why)
-        places = [[self._every_round(p, test.term, equations[0]) for p in row] for row in places]
+        places = [
+            [
+                self._of_row(more, place, (end.term, first.term), equations[0])
+                if more in rows
+                else self._every_round(place, test.term, equations[0])
+                for more, place in zip(test.places, row, strict=True)
+            ]
+            for row, end, first in zip(places, out, start, strict=True)
+        ]
         inner = (*(value.term for value in out), test.term)
         terms = (*inner, *(value.term for value in start))
         # Which parameters are its own, and where the terms of a round end, is part of what a loop means.
