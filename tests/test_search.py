@@ -737,6 +737,32 @@ def test_a_function_that_changes_by_itself_is_refused_for_that(
     assert "Observe" not in asked and asked.count("Repeats") == 1
 
 
+def test_an_operation_that_holds_an_object_made_anew_is_not_what_changes(project: Project) -> None:
+    code = """
+    import jax.extend.core
+    from jax.interpreters import mlir
+
+    held_p = jax.extend.core.Primitive("held")
+    held_p.def_abstract_eval(lambda x, *, function: x)
+    mlir.register_lowering(held_p, mlir.lower_fun(lambda x, function: function.sorted(x), False))
+
+
+    class Along:
+        def __init__(self, axis):
+            self.axis = axis
+
+        def sorted(self, x):
+            return jnp.sort(x, axis=self.axis)
+
+
+    def f(p, batch):
+        x = batch["x"]
+        return held_p.bind(x @ p["w"] - (x @ p["w"]).mean(), function=Along(0))
+    """
+    write(project, textwrap.dedent(code))
+    project.refused("JP067", "gen", "f.py::f", "--inputs", "f.py::dicts", says=("`held_p.bind(",), exit_code=1)
+
+
 @pytest.mark.parametrize("mean", ["jnp.mean(x)", "x.reshape(jax.device_count(), -1).mean()"])
 def test_a_function_that_counts_devices_is_refused_for_that(project: Project, mean: str) -> None:
     code = "import jax\n\n\ndef f(p, batch):\n    x, rate = batch['x'], 0.1 * jax.device_count()\n"
