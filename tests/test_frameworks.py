@@ -168,8 +168,19 @@ def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(proje
             return jnp.tanh(x)
 
 
+        def structured(x):
+            made, given = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.eval_shape(jnp.tanh, x)
+            if made != given:
+                raise ValueError(f"input and output must be alike, not {made} and {given}")
+            return jnp.tanh(x)
+
+
         def step(x):
             return jnp.mean(converted(x))
+
+
+        def operator(x):
+            return jnp.mean(structured(x))
 
 
         def ranks(x):
@@ -178,7 +189,7 @@ def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(proje
     )
     says = ("does not run inside jax.pmap or jax.shard_map, whatever the batch", "Try --backend jit")
     # Also where no collectives were found: none would help.
-    for name in ("step", "ranks"):
+    for name in ("step", "operator", "ranks"):
         words = (f"converted.py::{name}", "--arg", "x=f32[24,3]", "--backend", "shard_map")
         project.refused("JP068", "gen", *words, says=says, exit_code=1)
 

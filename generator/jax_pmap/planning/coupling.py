@@ -23,7 +23,9 @@ from jax_pmap.worker.protocol import Raised
 #: where a loop, a closure or a state was made for values that do not. What is printed of both is the same.
 NOT_INSIDE_A_MAP = re.compile(
     r"Closure-converted function|manual axis types do not match|to='varying'"
-    r"|The old value is (.+) and the new value is \1\.$",
+    r"|The old value is (.+) and the new value is \1\.$"
+    r"|ShapeDtypeStruct\((shape=\([\d, ]*\), dtype=\w+)\)"
+    r".+ShapeDtypeStruct\(\2, sharding=NamedSharding\(mesh=AbstractMesh",
     re.DOTALL,
 )
 #: The layer whose mode "ema" puts a constant into the state, where a map has a value of its own.
