@@ -217,6 +217,49 @@ def test_a_program_that_calls_it_is_named(train):
     train.refused("JP050", "plan", "fit.py::Fit.fitted", says=("--run 'python fit.py'",), exit_code=1)
 
 
+ROLLOUT = """\
+import jax
+import jax.numpy as jnp
+
+ROUNDS = open("rounds.txt", "a")
+
+
+def update(w, rows):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((rows @ w - 1) ** 2))(w)
+
+
+def env_step(state, _):
+    print("step", file=ROUNDS, flush=True)
+    return jnp.sin(state) + 1, state
+
+
+def epoch(w, rows):
+    print("epoch", file=ROUNDS, flush=True)
+    return jax.lax.fori_loop(0, 2, lambda i, w: update(w, rows), w), None
+
+
+@jax.jit
+def train(w, state):
+    state, rows = jax.lax.scan(env_step, state, None, length=500)
+    state = jax.lax.while_loop(lambda s: jnp.sum(s) < 1e4, lambda s: s * 2 + env_step(s, 0)[0], state)
+    return jax.lax.scan(epoch, w, rows.reshape(10, 50, 3))[0] + state
+
+
+train(jnp.ones(3), jnp.arange(3.0))
+"""
+
+
+def test_loops_before_the_one_that_calls_it_are_compiled(train):
+    train.write("rollout.py", ROLLOUT)
+    words = ("plan", "rollout.py::update", "--run", "python rollout.py", "--output-format", "json")
+    plan = json.loads(train.run(*words).stdout)["plan"]
+    roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}
+    assert roles == {"w": "replicated", "rows": "batch"}
+    rounds = (train.folder / "rounds.txt").read_text().split()
+    assert rounds.count("epoch") < 8
+    assert rounds.count("step") < 20  # 500 of them are run.
+
+
 def test_a_method_compiled_where_it_is_bound(train):
     plan = planned(train, "train.py::Trainer.step", "python train.py method")
     roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}

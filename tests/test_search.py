@@ -760,7 +760,8 @@ def test_an_operation_that_holds_an_object_made_anew_is_not_what_changes(project
         return held_p.bind(x @ p["w"] - (x @ p["w"]).mean(), function=Along(0))
     """
     write(project, textwrap.dedent(code))
-    project.refused("JP067", "gen", "f.py::f", "--inputs", "f.py::dicts", says=("`held_p.bind(",), exit_code=1)
+    says = ("`held_p.bind(",)
+    project.refused("JP067", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
 @pytest.mark.parametrize("mean", ["jnp.mean(x)", "x.reshape(jax.device_count(), -1).mean()"])

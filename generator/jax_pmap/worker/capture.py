@@ -31,6 +31,8 @@ INNER, OUTER = "__jax_pmap_inner__", "__jax_pmap_outer__"
 #: Functions that compile their first argument, by the module that defines them. At these the arguments of
 #: a call are still concrete.
 COMPILERS = {"equinox._jit": "filter_jit", "flax.nnx.transforms.compilation": "jit"}
+#: Loops of `jax.lax`, which without jit run round by round in Python.
+LOOPS = ("scan", "while_loop", "fori_loop", "map")
 #: Folders of code that is not the user's.
 INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
 #: Methods of a compiled function that trace it with the arguments they are given.
@@ -45,6 +47,10 @@ INTERRUPT = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUS
 
 class Stop(BaseException):
     """Ends the program once the call is kept; not an Exception, so that few programs catch it."""
+
+
+class Met(BaseException):
+    """The target is called in what is being traced to find that out."""
 
 
 class Watch:
@@ -71,6 +77,8 @@ class Watch:
         #: Types of the tracers that calls came with.
         self.traced: list[str] = []
         self.loaded = self.defined = self.running = False
+        #: Whether what runs is traced to find out whether it calls the target.
+        self.looking = False
         self.pending = threading.local()
         #: What stands for the target: its decorated forms, and what compilers made of them.
         self.forms: dict[int, Any] = {}
@@ -166,6 +174,8 @@ class Watch:
         """Keep the first concrete call, and stop the program."""
         if not self.running or os.getpid() != self.pid:
             return
+        if self.looking:
+            raise Met
         if self.call is None:
             try:
                 self.call = Call(raw, made, args, kwargs, self.owner, caller())
@@ -194,6 +204,32 @@ class Watch:
         """In the main thread: stop there too."""
         if self.running:
             raise Stop
+
+    # --- loops ----------------------------------------------------------------------------
+
+    def apart(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+        """`loop`, which is compiled in a run without jit where no round of it calls the target."""
+
+        @functools.wraps(loop)
+        def looping(*args: Any, **kwargs: Any) -> Any:
+            if not self.running or not jax.config.jax_disable_jit or self.is_in(loop, args, kwargs):
+                return loop(*args, **kwargs)
+            with jax.disable_jit(False):
+                return loop(*args, **kwargs)
+
+        return looping
+
+    def is_in(self, loop: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the rounds of a loop call the target, or cannot be traced to see that."""
+        self.looking = True
+        try:
+            with jax.disable_jit(False):
+                jax.eval_shape(lambda: loop(*args, **kwargs))
+        except (Met, Exception):
+            return True
+        finally:
+            self.looking = False
+        return False
 
     # --- compilers ------------------------------------------------------------------------
 
@@ -446,10 +482,12 @@ def run_tests(args: Sequence[str]) -> BaseException | None:
 
 @contextlib.contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Have the import system compile the target's file our way, and compilers see through to it."""
+    """Have the import system compile the target's file our way, and compilers and loops see through to it."""
     loader = importlib.machinery.SourceFileLoader
     get_code, exec_module = loader.get_code, loader.exec_module
-    real_jit = jax.jit
+    replaced = [(jax, "jit", jax.jit)]
+    if watch.patient:
+        replaced += [(jax.lax, name, getattr(jax.lax, name)) for name in LOOPS]
 
     def own_code(self: Any, fullname: str) -> Any:
         if watch.running and watch.concerns(self.path):
@@ -466,12 +504,14 @@ def watching(watch: Watch) -> Iterator[None]:
     setattr(builtins, OUTER, watch.outer)
     before = signal.signal(INTERRUPT, watch.interrupted)
     loader.get_code, loader.exec_module = own_code, patching  # type: ignore[method-assign]
-    jax.jit = watch.seen_through(jax.jit)
+    for module, name, made in replaced:
+        setattr(module, name, watch.seen_through(made) if module is jax else watch.apart(made))
     try:
         yield
     finally:
         watch.running = False
-        jax.jit = real_jit
+        for module, name, made in replaced:
+            setattr(module, name, made)
         loader.get_code, loader.exec_module = get_code, exec_module  # type: ignore[method-assign]
         signal.signal(INTERRUPT, before)
 
