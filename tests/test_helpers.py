@@ -256,8 +256,11 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
 
 
 GRADIENTS = """
+    import typing
+
     import jax
     import jax.numpy as jnp
+    import optax
 
 
     def learned(loss, params):
@@ -289,6 +292,30 @@ GRADIENTS = """
         return learned_over(loss, networks)
 
 
+    def clipped(params, batch):
+        def loss(p):
+            return jnp.mean((batch["x"] @ p["w"]) ** 2)
+
+        updates, _ = optax.clip_by_global_norm(1.0).update(jax.grad(loss)(params), ())
+        return optax.apply_updates(params, updates)
+
+
+    class Scores(typing.NamedTuple):
+        total: jax.Array
+        count: jax.Array
+
+
+    def scored(params, batch):
+        def loss(p):
+            scores = Scores(jnp.sum((batch["x"] @ p["w"]) ** 2), jnp.sum(batch["x"] > 0))
+            return scores.total, scores
+
+        (_, scores), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        if isinstance(scores, Scores) and scores is not None:
+            grads = jax.tree.map(lambda g: g / scores.count, grads)
+        return jax.tree.map(lambda p, g: p - jnp.sign(g), params, grads), scores
+
+
     def inputs():
         keys = jax.random.split(jax.random.key(0), 2)
         params = {"w": jax.random.normal(keys[0], (5,)), "target": jnp.ones((5,))}
@@ -299,13 +326,24 @@ GRADIENTS = """
 def test_gradients_of_which_some_are_zero_are_averaged_where_they_are_made(shared: Project) -> None:
     shared.write("gradients.py", textwrap.dedent(GRADIENTS))
     made = shared.run("gen", "gradients.py::step", "--inputs", "gradients.py::inputs", "--no-run")
-    assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:6" in made.words, made.stderr
+    assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:9" in made.words, made.stderr
     assert made.stdout.count("jax.lax.p") == 1 and "derived for all inputs" in made.words, made.stdout
     # A branch that is not taken binds nothing, and what is partial is made whole by the largest parts.
     made = shared.run("gen", "gradients.py::offline", "--inputs", "gradients.py::inputs", "--no-run")
     assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
     average = "grads = {**grads, 'value': jax.lax.pmean(grads['value'], axis_name=AXIS)}"
     assert average.replace("'", '"') in made.stdout.replace("'", '"'), made.stdout
+    # Where no statement is theirs, all of them are.
+    made = shared.run("gen", "gradients.py::clipped", "--inputs", "gradients.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "jax.lax.pmean(jax.grad(loss)(params), axis_name=AXIS)" in made.stdout, made.stdout
+
+
+def test_what_a_test_asks_the_kind_of_need_not_be_whole_there(shared: Project) -> None:
+    shared.write("gradients.py", textwrap.dedent(GRADIENTS))
+    made = shared.run("gen", "gradients.py::scored", "--inputs", "gradients.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "if isinstance(scores, Scores) and scores is not None:" in made.stdout, made.stdout
 
 
 OBJECTS = """

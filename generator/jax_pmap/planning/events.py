@@ -102,6 +102,16 @@ class Event:
         kinds = {leaf["kind"] for leaf in leaves}
         return str(kinds.pop()) if len(kinds) == 1 and kinds <= PARTIAL else None
 
+    def op_for_copies(self, partial: Sequence[Row]) -> str | None:
+        """The one collective that mends the `partial` leaves and leaves the others as they are, or None.
+
+        An average, maximum or minimum of equal copies is that copy; integers would change type.
+        """
+        ops = {leaf["kind"] for leaf in partial}
+        whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in self.leaves)
+        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in self.leaves)
+        return str(ops.pop()) if len(ops) == 1 and "psum" not in ops and whole and floats else None
+
 
 def uneven(events: Sequence[Event]) -> frozenset[int]:
     """Points whose values are a sum over the shards one time and a mean the next, say."""

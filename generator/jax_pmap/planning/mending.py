@@ -406,15 +406,8 @@ class Mending:
         if op is not None:
             return [self.table.sync(op, value, "after", span, event)]
         partial = event.partial(numbers or len(event.leaves) > 1)
-        ops = {leaf["kind"] for leaf in partial}
-        # An average, maximum or minimum of equal copies is that copy; integers would change type.
-        rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
-        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
-        together = (
-            [self.table.sync(next(iter(ops)), value, "after", span, event)]
-            if len(ops) == 1 and "psum" not in ops and rest_whole and floats
-            else []
-        )
+        one = event.op_for_copies(partial)
+        together = [] if one is None else [self.table.sync(one, value, "after", span, event)]
         if together and self.table.bytes_of(partial) * 2 > self.table.bytes_of(event.leaves):
             return together
         parts = largest_parts(event, partial)

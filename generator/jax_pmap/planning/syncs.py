@@ -75,6 +75,9 @@ class Placer(Bodies):
             if event is None or event.unaligned:
                 continue
             op = event.whole_op(numbers)
+            if op is None and expression.point in self.gradients:
+                # By parameters that the loss does not depend on they are zeros, on every device.
+                op = event.op_for_copies(event.partial(numbers))
             if op is not None and event.partial(numbers):
                 added |= state.add(
                     self.sync(op, expression.text, "wrap", expression.span, event), expression.point
@@ -233,8 +236,9 @@ class Placer(Bodies):
             if event is not None and event.is_share:
                 continue  # The sizes in it are those of a share, as they have to be.
             if event is None or event.unaligned or event.whole_op(numbers=True) is None:
-                # What is partly whole has a name of its own to be made whole under.
-                parts = event is not None and child.text.isidentifier() and event.partly_whole
+                # What is partly whole has a name of its own to be made whole under, or is all gradients.
+                named = child.text.isidentifier() or child.point in self.gradients
+                parts = event is not None and named and event.partly_whole
                 out += [child] if parts else self.partial_below(child, events)
                 continue
             inner = [] if event.arrays else self.partial_below(child, events)
