@@ -55,6 +55,8 @@ UNWALKED = (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, 
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 #: Functions that are given, first or by this name, one that says which parts of a value are meant.
 SELECTING = {"equinox.tree_at": "where"}
+#: What asks of its arguments what they are, and not how large.
+KINDS = frozenset({"callable", "hasattr", "isinstance", "issubclass", "type"})
 #: Statements with suites that may not be entered.
 BRANCHING = (
     cst.If,
@@ -476,6 +478,7 @@ class Body:
             if node not in self._selectors and name not in self._selecting:
                 self._alone(node.body, "return", scope.index)
             return point
+        test = test and not asks_for_kind(node)
         for part, decides, condition in self._parts(node, statement):
             self._walk(part, statement, parent if point is None else point, test or decides, condition)
         return point
@@ -590,3 +593,10 @@ def _assignable(source: str) -> frozenset[str]:
     declared = {name for each in nodes if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
     given = {each.arg for each in parameters(definition.args)}
     return frozenset(declared | given | scopes.bound_names(definition.body))
+
+
+def asks_for_kind(node: cst.CSTNode) -> bool:
+    """Whether an expression asks what its parts are, and not how large, as ``isinstance(x, str)`` does."""
+    if isinstance(node, cst.Comparison):
+        return all(isinstance(each.operator, cst.Is | cst.IsNot) for each in node.comparisons)
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in KINDS
