@@ -596,7 +596,11 @@ def _assignable(source: str) -> frozenset[str]:
 
 
 def asks_for_kind(node: cst.CSTNode) -> bool:
-    """Whether an expression asks what its parts are, and not how large, as ``isinstance(x, str)`` does."""
+    """Whether an expression asks what its parts are, and not how large, as ``isinstance(x, str)`` does.
+
+    What is bound in it, ``(top := x.max()) is not None``, is used as well.
+    """
     if isinstance(node, cst.Comparison):
-        return all(isinstance(each.operator, cst.Is | cst.IsNot) for each in node.comparisons)
+        asks = all(isinstance(each.operator, cst.Is | cst.IsNot) for each in node.comparisons)
+        return asks and not isinstance(node.left, cst.NamedExpr)
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in KINDS
