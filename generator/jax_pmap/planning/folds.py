@@ -43,12 +43,30 @@ def find_folds(
 
     While the collectives are not `settled`, a share that cannot be traced says nothing.
     """
+    found = _folds(observer, roles, overrides, count, syncs, settled, used=False)
+    if isinstance(found, Refusal) and found.code == "JP051":
+        # Draws that go into no result may be the same on every device.
+        again = _folds(observer, roles, overrides, count, syncs, settled, used=True)
+        return found if isinstance(again, Refusal) else again
+    return found
+
+
+def _folds(
+    observer: Observer,
+    roles: Roles,
+    overrides: Mapping[str, str],
+    count: int,
+    syncs: Sequence[Sync],
+    settled: bool,
+    used: bool,
+) -> tuple[Sync, ...] | Refusal:
+    """`find_folds` of all draws, or of those that are `used`."""
     folds: list[Sync] = []
     root = observer.call_graph.target.source.root
     find = observer.callees(roles, overrides)
     ways = iter((observer.open_called, find.open_run))
     for _ in range(ROUNDS):
-        answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
+        answer = _survey(observer, roles, overrides, count, [*syncs, *folds], used)
         raised = fails_on_share(observer.facts, answer.raised, None, root) if answer.raised else None
         if raised is not None and (raised.final or settled):
             return raised
@@ -90,7 +108,12 @@ def find_folds(
 
 
 def _survey(
-    observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
+    observer: Observer,
+    roles: Roles,
+    overrides: Mapping[str, str],
+    count: int,
+    syncs: Sequence[Sync],
+    used: bool,
 ) -> protocol.Draws:
     points = [e.point for e in expressions(observer).values() if not e.in_test]
 
@@ -107,6 +130,7 @@ def _survey(
         protocol.Tapped(observer.facts.name, code, around),
         observer.axis_name,
         count,
+        used,
     )
     return observer.session.ask(request, "following the random keys")
 

@@ -218,15 +218,19 @@ def used(closed: Any) -> Any:
     return jax.extend.core.ClosedJaxpr(live, closed.consts)
 
 
-def follow_both(whole: Any, parts: Any) -> tuple[Followed, Followed]:
+def follow_both(whole: Any, parts: Any, live: bool) -> tuple[Followed, Followed]:
     """Follow keys through a program on the whole batch and one on shares of it.
 
-    Draws that go into no result are left out of both: whose they would be does not matter.
+    `jax.grad` leaves out of a compiled function the draws that nothing uses, and keeps them elsewhere: where
+    one program has more draws, or those that are `live` count alone, the others are left out of both.
 
     Raises:
         Unfollowed: as for `follow`.
     """
-    return follow(used(whole)), follow(used(parts))
+    both = (follow(whole), follow(parts)) if not live else None
+    if both is None or len(both[0].draws) != len(both[1].draws):
+        both = follow(used(whole)), follow(used(parts))
+    return both
 
 
 def union(flows: Sequence[Flow]) -> Flow:
@@ -350,11 +354,12 @@ def survey(
     axis_name: str,
     count: int,
     mutated: Sequence[str],
+    live: bool = False,
 ) -> protocol.Draws:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
     `whole` is the jaxpr of the function on all of the batch; behind its results, what it leaves of the
-    arguments `mutated`.
+    arguments `mutated`. With `live`, draws that go into no result are left out.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
 
@@ -369,7 +374,7 @@ def survey(
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=(0, *in_axes), devices=devices)
     try:
         parts = jax.make_jaxpr(mapped)(np.arange(count), *leaves)
-        before, after = follow_both(whole, parts)
+        before, after = follow_both(whole, parts, live)
     except Unfollowed as error:
         return protocol.Draws(unfollowed=f"inside `{error}`")
     if len(before.draws) != len(after.draws):

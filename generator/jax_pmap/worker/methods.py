@@ -428,6 +428,7 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
                 request.axis_name,
                 count,
                 target.mutated,
+                request.used,
             )
         except MemoryError:
             raise

@@ -86,7 +86,7 @@ def keys_of_both(
     Raises:
         draws.Unfollowed: as `draws.follow`.
     """
-    before, followed = draws.follow_both(whole, parts)
+    before, followed = draws.follow_both(whole, parts, live=True)
     wrong = draws.misuse(before, followed, own_axes)
     if wrong is not None:
         return Failure("draws", why=wrong), followed

@@ -1117,6 +1117,8 @@ class SurveyDraws(Request[Draws]):
     tapped: Tapped
     axis_name: str
     count: int
+    #: Whether draws that go into no result are left out.
+    used: bool = False
 
 
 # --- the proof ------------------------------------------------------------------------------
