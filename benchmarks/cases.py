@@ -531,7 +531,7 @@ REFUSED = {
     "running_sum": "JP043",
     "shifted": "JP043",
     "shuffled": "JP043",
-    "written_size": "JP040",
+    "written_size": "JP068",
     "named": "JP044",
     "decided_by_data": "JP052",
 }
