@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, prove
+from . import arguments, compiling, prove
 from .arguments import Packed, Values
 from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
@@ -43,6 +43,7 @@ def results(followed: Followed) -> list[Any]:
     def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         return Computing().run(closed.jaxpr, [*constants, *given])
 
+    compiling.COMPILING.suit(closed)
     return followed.whole(jax.jit(run)(_constants(closed), followed.given))
 
 

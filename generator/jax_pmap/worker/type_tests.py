@@ -6,6 +6,7 @@ catches, and with these any other way through the code.
 """
 
 import ast
+import bisect
 import builtins
 import contextlib
 import dis
@@ -370,7 +371,13 @@ def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":
 
 def line_at(code: types.CodeType, offset: int) -> int:
     """The line of an instruction; 0 where it has none."""
-    for start, end, line in code.co_lines():
-        if start <= offset < end:
-            return line or 0
-    return 0
+    starts, lines = _lines_of(code)
+    at = bisect.bisect_right(starts, offset) - 1
+    return lines[at] if at >= 0 else 0
+
+
+@functools.lru_cache(maxsize=1024)
+def _lines_of(code: types.CodeType) -> tuple[list[int], list[int]]:
+    """The instructions with which lines of code begin, in order, and these lines; 0 for none."""
+    found = [(start, line or 0) for start, _, line in code.co_lines()]
+    return [start for start, _ in found], [line for _, line in found]
