@@ -26,7 +26,7 @@ from .call_traces import (
 from .exceptions import attempted
 from .following import Followed, follow
 from .leaves import category
-from .protocol import CompareWithCall, Narrowed, Site
+from .protocol import CompareWithCall, Narrowed, Problem, Site
 from .specs import SEED
 from .type_tests import parted
 
@@ -135,25 +135,32 @@ class InNumpy:
         rng, differed = np.random.default_rng(SEED), False
         least = int(np.max(np.abs(given), initial=0))
 
-        def agree(limit: int) -> bool:
-            return all(self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)
+        def agree(limit: int) -> bool | None:
+            ways = (self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)
+            return next((way for way in ways if not way), True)
 
         for limit in SIZES:
             if limit <= least:
                 break
-            same = attempted(agree, limit)
-            if same is None:
+            try:
+                same = agree(limit)
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
                 continue  # The call itself refuses such numbers, as an index.
+            if same is None and np.ndim(given):
+                break  # Of an array, other numbers take no less to compute with.
+            if same is None:
+                continue
             if same:
                 return limit if differed or limit == SIZES[0] else None
             differed = True
         return least if differed else None
 
-    def _agree(self, values: Values, index: int, like: Any, made: Any) -> bool:
+    def _agree(self, values: Values, index: int, like: Any, made: Any) -> bool | None:
         """Whether the call and the trace give the same for another value of a leaf, of the type of `like`.
 
-        Raises:
-            OverflowError: it takes too long to see, as of a count of steps nobody waits for the end.
+        None: it takes too long to see, as of a count of steps nobody waits for the end.
         """
 
         def other(i: int, leaf: Any) -> Any:
@@ -166,7 +173,7 @@ class InNumpy:
         if alike(trace, call, Packed(values, self.statics).leaves):
             return True
         if beyond(self.room, self.seconds, trace, call):
-            raise OverflowError
+            return None
         return not apart(results(trace), results(call), None)
 
     def _traced(self, values: Values) -> Followed:
