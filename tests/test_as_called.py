@@ -590,3 +590,38 @@ def test_dicts_of_objects_keep_their_order_in_the_proof(shared: Project) -> None
     made = shared.run("gen", "networks.py::step", "--inputs", "networks.py::inputs")
     assert made.exit_code == 0, made.stderr
     assert "Constant(networks)" in made.stdout and "equal for equal draws" in made.stderr
+
+
+CUT = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def moved(w, tokens):
+        inputs, targets = tokens[:, :-1], tokens[:, ::-1][:, 1:].T
+        return long(jnp.take(w, inputs).sum()) + jnp.take(w, targets).mean()
+
+
+    def counted(w, tokens):
+        return long(jnp.take(w, tokens * 3 % 7).sum())
+
+
+    def long(total):
+        # Nobody waits for it to be computed.
+        return jax.lax.fori_loop(0, 100_000_000, lambda i, x: 0.5 * x + jnp.sin(x), total / 24)
+
+
+    def batch():
+        return jnp.linspace(0, 1, 7), np.arange(24 * 5).reshape(24, 5) % 7
+"""
+
+
+def test_what_numpy_moves_is_what_jax_would_move(shared: Project) -> None:
+    """Arrays of NumPy are cut by NumPy in a call, and by jax in a trace; nothing is computed to see that."""
+    shared.write("cut.py", CUT)
+    found = shared.run("plan", "cut.py::moved", "--inputs", "cut.py::batch")
+    assert found.exit_code == 0, found.stderr
+    assert "not held against" not in found.words
+    found = shared.run("plan", "cut.py::counted", "--inputs", "cut.py::batch")
+    assert "not held against an uncompiled call" in found.words

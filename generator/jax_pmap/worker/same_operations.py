@@ -1,7 +1,7 @@
 """Whether two traces of a function, of other leaves of it, are the same operations on the same values."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,17 @@ from .jaxpr.versions import opened
 PLAIN = (bool, int, float, str, tuple, type(None), np.dtype)
 #: Operations on integers in which Python and jax agree, as long as 32 bits hold the result.
 COUNTING = {"add": operator.add, "sub": operator.sub}
+#: Operations that only move elements, as NumPy does them: to these it is the same what they are, and in how
+#: many bits.
+MOVES: dict[str, Callable[[np.ndarray, Mapping[str, Any]], np.ndarray]] = {
+    "reshape": lambda x, how: x.reshape(how["new_sizes"]),
+    "rev": lambda x, how: np.flip(x, how["dimensions"]),
+    "slice": lambda x, how: x[
+        tuple(map(slice, how["start_indices"], how["limit_indices"], how["strides"] or (None,) * x.ndim))
+    ],
+    "squeeze": lambda x, how: np.squeeze(x, tuple(how["dimensions"])),
+    "transpose": lambda x, how: np.transpose(x, how["permutation"]),
+}
 
 
 class Same:
@@ -33,13 +44,21 @@ class Same:
     def operations(self, one: Any, other: Any) -> bool:
         """Whether both run the same operations; variables of their inputs are known to be the same.
 
-        Those of the first that count on from what a leaf is, as ``step + 1``, are Python's in the second.
+        Those of the first that count on from what a leaf is, as ``step + 1``, are Python's in the second, and
+        those that move its elements, as ``tokens[:, 1:]``, may be NumPy's.
         """
         (one, one_constants), (other, other_constants) = opened(one), opened(other)
         self.leaves.update(zip(one.constvars, one_constants, strict=False))
         self.constants.update(zip(other.constvars, other_constants, strict=False))
-        left = [equation for equation in one.eqns if not self._counted(equation)]
-        return len(left) == len(other.eqns) and all(map(self._equations, left, other.eqns))
+        at = 0
+        for equation in one.eqns:
+            if self._counted(equation):
+                continue
+            if at < len(other.eqns) and self._equations(equation, other.eqns[at]):
+                at += 1
+            elif not self._moved(equation):
+                return False
+        return at == len(other.eqns)
 
     def results(self, some: Sequence[Any], others: Sequence[Any]) -> bool:
         """Whether leaves of two results are the same: variables of the traces, or what they are."""
@@ -68,6 +87,15 @@ class Same:
         if not room.min <= made <= room.max:
             return False
         self.leaves[out] = made
+        return True
+
+    def _moved(self, equation: Any) -> bool:
+        """Whether an operation moves the elements of a leaf; where they are is then known too."""
+        move, of = MOVES.get(equation.primitive.name), equation.invars[0] if equation.invars else None
+        leaf = None if move is None or hasattr(of, "val") else self.leaves.get(of)
+        if move is None or not isinstance(leaf, np.ndarray):
+            return False
+        self.leaves[equation.outvars[0]] = move(leaf, equation.params)
         return True
 
     def _equations(self, one: Any, other: Any) -> bool:
