@@ -64,31 +64,28 @@ class Parallel:
         def compared(allowed: Bounds) -> Check:
             return self._compared(about, call, trial, allowed, on_devices, numbers)
 
-        def measured(differs: Differs, allowed: Bounds) -> Check:
-            """The same with what else is measured of rounding, where the difference may be that."""
-            if differs.failure.what != "value":
-                raise differs
-            coarse = trials.coarser(kind, trial, allowed, call)
-            if coarse is not None:
-                try:
-                    return compared(coarse)
-                except Differs as still:
-                    differs, allowed = still, coarse
-            more = trials.wider(kind, trial, allowed, shares, differs.failure)
-            if more is None:
-                raise differs
-            return compared(more)
-
+        # What else is measured of rounding, where a difference may be that.
+        measures: tuple[Callable[[Failure], Bounds | None], ...] = (
+            lambda failure: trials.coarser(kind, trial, allowed, call),
+            lambda failure: trials.wider(kind, trial, allowed, shares, failure),
+        )
         with prove.x64(question.precision(kind)), repeat_draws(shares):
             try:
+                return compared(allowed)
+            except Differs as differs:
+                last = differs
+            for measure in measures:
+                more = measure(last.failure) if last.failure.what == "value" else None
+                if more is None:
+                    continue
+                allowed = more
                 try:
                     return compared(allowed)
                 except Differs as differs:
-                    return measured(differs, allowed)
-            except Differs as differs:
-                found = explain(differs, question, trial, self.count) if explain else differs.failure
-                found = dataclasses.replace(found, on=question.described(about.inputs))
-                return dataclasses.replace(about, failure=found)
+                    last = differs
+            found = explain(last, question, trial, self.count) if explain else last.failure
+            found = dataclasses.replace(found, on=question.described(about.inputs))
+            return dataclasses.replace(about, failure=found)
 
     def passes_over(self, trial: Trial, check: Check) -> bool:
         """Whether a run failed by a NaN among its inputs, in what hangs on a maximum over devices.

@@ -6,7 +6,7 @@ next time, which jax takes in 32, or with NumPy's array in place of one of jax's
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from .call_traces import (
 from .exceptions import attempted
 from .following import Followed, follow
 from .leaves import category
-from .protocol import CompareWithCall, Narrowed, Problem, Site
+from .protocol import CompareWithCall, Narrowed, Site
 from .specs import SEED
 from .type_tests import parted
 
@@ -44,6 +44,8 @@ DRAWS: tuple[Draw, ...] = (
     lambda given, size, _: given + (size - np.max(given, initial=0)),
     lambda given, size, _: np.full(np.shape(given), size),
 )
+#: What a call and its trace give, where it can be seen in time.
+Agreement = Literal["same", "other", "too long"]
 #: The types of 64 bits, by the kinds of those that have fewer.
 WIDE = {"i": np.int64, "u": np.uint64}
 
@@ -135,32 +137,26 @@ class InNumpy:
         rng, differed = np.random.default_rng(SEED), False
         least = int(np.max(np.abs(given), initial=0))
 
-        def agree(limit: int) -> bool | None:
+        def agree(limit: int) -> Agreement:
             ways = (self._agree(values, index, wide, draw(given, limit, rng)) for draw in DRAWS)
-            return next((way for way in ways if not way), True)
+            return next((way for way in ways if way != "same"), "same")
 
         for limit in SIZES:
             if limit <= least:
                 break
-            try:
-                same = agree(limit)
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                continue  # The call itself refuses such numbers, as an index.
-            if same is None and np.ndim(given):
-                break  # Of an array, other numbers take no less to compute with.
-            if same is None:
-                continue
-            if same:
+            way = attempted(agree, limit)
+            if way == "same":
                 return limit if differed or limit == SIZES[0] else None
-            differed = True
+            if way == "too long" and np.ndim(given):
+                break  # Of an array, other numbers take no less to compute with.
+            # None: the call itself refuses such numbers, as an index.
+            differed = differed or way == "other"
         return least if differed else None
 
-    def _agree(self, values: Values, index: int, like: Any, made: Any) -> bool | None:
+    def _agree(self, values: Values, index: int, like: Any, made: Any) -> Agreement:
         """Whether the call and the trace give the same for another value of a leaf, of the type of `like`.
 
-        None: it takes too long to see, as of a count of steps nobody waits for the end.
+        It may take too long to see, as of a count of steps nobody waits for the end.
         """
 
         def other(i: int, leaf: Any) -> Any:
@@ -171,10 +167,10 @@ class InNumpy:
         values = replaced(copied(values), self.statics, other)
         call, trace = follow(values, self.statics, is_of_jax), self._traced(values)
         if alike(trace, call, Packed(values, self.statics).leaves):
-            return True
+            return "same"
         if beyond(self.room, self.seconds, trace, call):
-            return None
-        return not apart(results(trace), results(call), None)
+            return "too long"
+        return "other" if apart(results(trace), results(call), None) else "same"
 
     def _traced(self, values: Values) -> Followed:
         """The trace of all leaves, which knows no more of them than their types."""

@@ -80,7 +80,6 @@ def rounding_of(program: Traced, inputs: Sequence[float]) -> Rounding:
     followed, jaxpr = _Units(), program.jaxpr
     given = [_Known(one, one, most_of(aval.dtype)) for one, aval in zip(inputs, jaxpr.in_avals, strict=True)]
     found = [*zip(followed.run(jaxpr, given), jaxpr.out_avals, strict=True)]
-    coarse = max([FINEST, *map(_unit_of_results, equations(jaxpr))])
     number = unit(jax.dtypes.canonicalize_dtype(float))
     of_numbers = {"float": number, "complex": number}
 
@@ -90,7 +89,7 @@ def rounding_of(program: Traced, inputs: Sequence[float]) -> Rounding:
         return tuple(one if kind in ("array", "key") else of_numbers.get(kind, 0.0) for kind, one in computed)
 
     exact, by_dtype = by_leaf(lambda each: each.unit), by_leaf(lambda each: each.by_dtype)
-    return Rounding(followed.coarsest, exact, Rounding(coarse, by_dtype))
+    return Rounding(followed.coarsest, exact, Rounding(followed.by_dtype, by_dtype))
 
 
 def most_of(dtype: Any) -> float:
@@ -171,8 +170,8 @@ class _Units(Forward[_Known]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Of all results that were rounded.
-        self.coarsest = FINEST
+        #: The coarsest unit of all results, and that by dtypes alone.
+        self.coarsest = self.by_dtype = FINEST
 
     def constant(self, value: Any) -> _Known:
         # Numbers that are written in a program are taken as exact.
@@ -192,6 +191,7 @@ class _Units(Forward[_Known]):
         by_dtype = max((each.by_dtype for each in facts), default=0.0)
         rule = MOST.get(primitive_name(equation)) if not inside else None
         most = rule(equation, [each.most for each in facts]) if rule is not None else math.inf
+        self.by_dtype = max(self.by_dtype, here)
         made = []
         for out in equation.outvars:
             dtype = getattr(out.aval, "dtype", None)
