@@ -1,8 +1,14 @@
 """Loading what a target needs of a file that cannot, or should not, be imported."""
 
+import importlib.util
 import json
+import sys
+import types
+from pathlib import Path
 
 import pytest
+
+from jax_pmap.worker import origins
 
 #: Everything that keeps published training scripts from being imported elsewhere, around one step.
 SCRIPT = '''
@@ -578,3 +584,22 @@ def test_a_module_that_finds_its_names_when_asked_for_them(project):
     project.write("used.py", "import jax.numpy as jnp\nimport lazy\n\ndef f(x):\n    return jnp.mean(x)\n")
     made = project.run("gen", "used.py::f", "--inputs", "lazy.py::squares")
     assert made.exit_code == 0, made.stderr
+
+
+def test_a_module_that_is_to_be_loaded_when_it_is_used_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "later.py"
+    path.write_text("raise AssertionError('it was loaded')\n")
+    spec = importlib.util.spec_from_file_location("later", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert origins.file_of(module) == str(path)
+
+
+def test_modules_without_a_file_have_none() -> None:
+    answering = types.ModuleType("answering")
+    answering.__dict__["__getattr__"] = lambda name: f"/home/somebody/{name}.py"
+    namespace = types.ModuleType("namespace")
+    namespace.__file__ = None
+    assert [origins.file_of(each) for each in (answering, namespace, sys, None)] == [""] * 4

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from jax_pmap.config import project_root
 from jax_pmap.model import Source, Span
+from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Raised
-
-#: Folders of code that is not the user's.
-INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 
 
 def error_span(error: Raised | None, directory: Path, source: Source | None = None) -> Span | None:
@@ -28,9 +26,9 @@ def error_span(error: Raised | None, directory: Path, source: Source | None = No
             if Path(file) == source.path:
                 return Span(source.shown_path, line)
     for file, line, _ in reversed(error.frames):
-        if not INSTALLED.search(file):
+        if is_users(file):
             return Span(shown_file(file, directory), line)
-    if error.file and not INSTALLED.search(error.file):
+    if error.file and is_users(error.file):
         return Span(shown_file(error.file, directory), error.line)
     return None
 

@@ -22,8 +22,9 @@ from typing import IO, Any, TypeVar
 
 from jax_pmap.home import Home
 from jax_pmap.model import Refusal, RefusalError, Span, refused
-from jax_pmap.problems import INSTALLED, error_span, shown_file
+from jax_pmap.problems import error_span, shown_file
 from jax_pmap.worker import protocol
+from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Member, Problem, Request, Versions
 
 A = TypeVar("A")
@@ -383,7 +384,7 @@ class Session:
             if any(file == str(self._worker / "server.py") for file, _ in frames):
                 for file, line in frames:
                     path = Path(file)
-                    if not INSTALLED.search(file) and self._worker not in path.parents and path.is_file():
+                    if is_users(file) and path.is_file():
                         return Span(shown_file(file, self.directory), int(line))
         return None
 

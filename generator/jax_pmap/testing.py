@@ -6,14 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from jax_pmap.problems import INSTALLED
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import arguments, draws, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
@@ -23,6 +21,7 @@ from jax_pmap.worker.jaxpr.trace import arrays_of
 from jax_pmap.worker.leaves import category, is_abstract, is_key, is_key_leaf, to_float64
 from jax_pmap.worker.noise import keys_of_both
 from jax_pmap.worker.one_device import OneDevice
+from jax_pmap.worker.origins import users_modules
 from jax_pmap.worker.protocol import Failure, Problem
 from jax_pmap.worker.prove import (
     Trial,
@@ -238,11 +237,7 @@ def _caches_anew() -> Iterator[None]:
 
     Generated files keep their mesh in one, which is of the devices that there were when it was made.
     """
-    own = [
-        vars(module)
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None)) and not INSTALLED.search(file)
-    ]
+    own = [vars(module) for module, _ in users_modules()]
     saved: list[tuple[dict[str, Any], str, Any]] = []
     anew: dict[Any, Any] = {}
     for namespace in own:

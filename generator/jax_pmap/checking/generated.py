@@ -32,13 +32,12 @@ from jax_pmap.syntax.parse import ParsedSource, parse
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.threads import Countdown, at_once
-from jax_pmap.version import PACKAGE, VERSION
+from jax_pmap.version import VERSION
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
 #: Refusals that say the question could not be asked here, and nothing about the file.
 ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
 #: What the worker itself is made of; the cache notices changes of the tool.
-_WORKER = str(PACKAGE / "worker")
 #: Lines of a difference that are shown.
 SHOWN = 24
 #: Names that are shown of what a source uses.
@@ -363,9 +362,9 @@ def _generate(request: Any, pool: Pool) -> Generated | Refusal:
 
 def users(files: Iterable[str]) -> list[str]:
     """Those of imported files that are the user's own."""
-    from jax_pmap.problems import INSTALLED
+    from jax_pmap.worker.origins import is_users
 
-    return [file for file in files if not INSTALLED.search(file) and _WORKER not in file]
+    return [file for file in files if is_users(file)]
 
 
 @contextlib.contextmanager

@@ -207,9 +207,9 @@ def _run(page: Page, blocks: list[Block], python: Path) -> tuple[list[dict[str, 
 
 
 def _is_ours(file: str) -> bool:
-    from jax_pmap.problems import INSTALLED
+    from jax_pmap.worker.origins import is_users
 
-    return not INSTALLED.search(file) and Path(file).parent != _RUNNER.parent
+    return is_users(file)
 
 
 def _run_group(page: Page, blocks: list[Block], devices: int, python: Path, home: Path) -> dict[str, Any]:

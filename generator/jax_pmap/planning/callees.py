@@ -15,12 +15,13 @@ from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, woven_source
 from jax_pmap.model import Callee, Say, Span
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.problems import INSTALLED, shown_file
+from jax_pmap.problems import shown_file
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker import protocol
+from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Problem
 
 
@@ -128,7 +129,7 @@ class Callees:
         users = [
             (shown_file(file, self.session.directory), line)
             for file, line, _ in frames
-            if not INSTALLED.search(file) and Path(file).is_file()
+            if is_users(file) and Path(file).is_file()
         ]
         ways = users if below else users[-1:]
         return any(
@@ -342,7 +343,7 @@ def inner_scope(body: Body, found: protocol.Callee) -> int | None:
 
 def shown(found: protocol.Callee, directory: Path) -> str:
     """``losses.py:3`` of a function of the user's; ``""`` of an installed one."""
-    if INSTALLED.search(found.path) or not Path(found.path).is_file():
+    if not (is_users(found.path) and Path(found.path).is_file()):
         return ""
     return f"{shown_file(found.path, directory)}:{found.line}"
 
@@ -353,7 +354,7 @@ def reason(found: Sequence[protocol.Callee], directory: Path) -> str:
     if len(several) > 1:
         return f"it is {' and '.join(f'`{each}`' for each in several)}, in one call and the next"
     for each in found:
-        if each.kind == "other" and INSTALLED.search(each.path):
+        if each.kind == "other" and each.path and not is_users(each.path):
             continue
         if each.kind == "other":
             what = f"a `{each.type}`"

@@ -13,10 +13,11 @@ from typing import Any
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
-from jax_pmap.problems import INSTALLED, error_line, error_span, shown_file
+from jax_pmap.problems import error_line, error_span, shown_file
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
+from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Raised
 
 #: How jax and equinox speak of values whose types say that they differ between devices, or lie on a mesh,
@@ -176,7 +177,7 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, 
         return unmapped
     said = next((line.strip() for line in error.message.splitlines() if line.strip()), "")
     # Copies of what is looked into stand in no file.
-    frames = [frame for frame in error.frames if frame[0].startswith("<") or not INSTALLED.search(frame[0])]
+    frames = [frame for frame in error.frames if frame[0].startswith("<") or is_users(frame[0])]
     if frames and Path(frames[-1][0]).is_file():
         span = Span(shown_file(frames[-1][0], root), frames[-1][1])
         where = f" in line {span.line} of {span.file}"

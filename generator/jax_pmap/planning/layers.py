@@ -12,10 +12,11 @@ from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Backend, Refusal, Request, Span, refused
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
-from jax_pmap.problems import INSTALLED, shown_file
+from jax_pmap.problems import shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
+from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Frame, Layer, Problem
 
 #: Libraries whose layers read the name of the axis when they are called.
@@ -182,7 +183,7 @@ def passes(frames: Sequence[Frame], span: Span, target: Target, directory: Path)
 def called_at(frames: Sequence[Frame], directory: Path) -> str:
     """``FILE:LINE`` of the user's code that calls a layer."""
     for file, line, _ in reversed(frames):
-        if not INSTALLED.search(file) and Path(file).is_file():
+        if is_users(file) and Path(file).is_file():
             return f"{shown_file(file, directory)}:{line}"
     return ""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import load
 from .functions import enclosed, unwrapped
+from .origins import is_users
 
 #: Leaves that a kept call must have in another form.
 OURS = (jax.core.Tracer, np.ndarray)
@@ -178,16 +179,11 @@ def functions_in(value: Any) -> list[types.FunctionType]:
         function = function_under(each)
         if function is not None:
             found.append(function)
-            if is_installed(function.__code__.co_filename):
+            if not is_users(function.__code__.co_filename):
                 pending += enclosed(function).values()
         elif isinstance(each, tuple):
             pending += each
     return found
-
-
-def is_installed(path: str) -> bool:
-    """Whether a file belongs to an installed package."""
-    return "site-packages" in path or "dist-packages" in path
 
 
 def function_under(value: Any) -> types.FunctionType | None:

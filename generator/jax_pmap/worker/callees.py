@@ -14,9 +14,9 @@ from .arguments import Packed, invoke
 from .around import furnish
 from .functions import guarded, in_place_of, located, named, unwrapped
 from .observe import RECORDER
+from .origins import is_users
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
 from .target import ANSWERS, current
-from .type_tests import is_users
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
 SCOPE = "__jax_pmap_scope__"

@@ -10,7 +10,6 @@ import importlib.machinery
 import importlib.util
 import linecache
 import os
-import re
 import runpy
 import signal
 import sys
@@ -24,6 +23,7 @@ import jax
 from . import load, protocol, prove
 from .call import Call, Traced
 from .exceptions import describe_exception, summary
+from .origins import is_users
 from .protocol import Problem
 
 #: Names the transformed definition calls; no class mangles them, no program has them.
@@ -33,8 +33,6 @@ INNER, OUTER = "__jax_pmap_inner__", "__jax_pmap_outer__"
 COMPILERS = {"equinox._jit": "filter_jit", "flax.nnx.transforms.compilation": "jit"}
 #: Loops of `jax.lax`, which without jit run round by round in Python.
 LOOPS = ("scan", "while_loop", "fori_loop", "map")
-#: Folders of code that is not the user's.
-INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
 #: Methods of a compiled function that trace it with the arguments they are given.
 TRACING = frozenset({"lower", "trace"})
 #: Calls under tracing that are let pass before giving up on a concrete one.
@@ -326,10 +324,10 @@ def name_at(name: str, node: ast.AST) -> ast.expr:
 
 def caller() -> str:
     """``FILE:LINE`` of the code that is calling the target."""
-    frame, ours = sys._getframe(), os.path.dirname(os.path.abspath(__file__))
+    frame = sys._getframe()
     while frame.f_back is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((ours, "<")) and not INSTALLED.search(file):
+        if is_users(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -14,7 +14,6 @@ import copy
 import functools
 import inspect
 import re
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +28,9 @@ from .examples import imported_as
 from .functions import enclosed, of_member
 from .leaves import has_shape
 from .load import text_of
+from .origins import is_users, is_users_object, users_modules
 from .target import current
 from .telling import names_in
-from .type_tests import is_users, is_users_object
 
 #: Of a whole object, how deep it is looked into, and how many constants of it are held one by one.
 DEEP, MANY = 4, 24
@@ -716,8 +715,7 @@ def _derived(base: type) -> Iterator[type]:
 
 def _is_assigned(name: str) -> bool:
     """Whether code of the user's gives some object an attribute of that name: ``self.loss = loss``."""
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return any(name in _assigned(path) for path in files if isinstance(path, str) and is_users(path))
+    return any(name in _assigned(path) for _, path in users_modules())
 
 
 @functools.cache

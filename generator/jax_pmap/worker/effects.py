@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from .capture import INSTALLED
 from .jaxpr.frames import frames
 from .jaxpr.walk import equations
+from .origins import is_users
 from .protocol import Site
 
 #: What users call, by primitive; an older jax prints by a callback.
@@ -28,6 +28,6 @@ def callbacks(jaxpr: Any) -> tuple[Site, ...]:
 def place_of(equation: Any) -> tuple[str, int]:
     """The innermost line of the user's that an equation comes from; ``("", 0)`` where none is known."""
     for place in frames(equation):
-        if not INSTALLED.search(place.file) and not place.file.startswith("<"):
+        if is_users(place.file):
             return place.file, place.line
     return "", 0

@@ -17,7 +17,7 @@ from . import arguments, load, protocol, specs
 from .arguments import Values
 from .exceptions import raising
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
-from .neighbours import INSTALLED
+from .origins import file_of, is_users
 from .protocol import Problem, Row
 from .target import become, current
 
@@ -268,7 +268,7 @@ def imported_as(value: Any) -> str:
     if not isinstance(home, str) or not isinstance(name, str) or not name.isidentifier():
         return ""
     top = home.partition(".")[0]
-    if not INSTALLED.search(getattr(sys.modules.get(top), "__file__", None) or "<none>"):
+    if is_users(file_of(sys.modules.get(top))):
         return ""
     known = [
         each
@@ -323,7 +323,7 @@ def _arrays_of(
     function = inspect.unwrap(value) if callable(value) else None
     if inspect.isfunction(function):
         files = (
-            target.module.__dict__.get("__file__"),
+            file_of(target.module),
             getattr(target.fn, "__code__", _arrays_of.__code__).co_filename,
         )
         if id(function) in known or function.__code__.co_filename not in files:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from .functions import codes, enclosed, unwrapped
-from .type_tests import is_users, is_users_object
+from .origins import is_users, is_users_object
 
 #: Values that are looked into, at most.
 MOST = 20_000

@@ -15,6 +15,7 @@ import jax
 
 from . import neighbours
 from .exceptions import describe_exception, raising, summary
+from .origins import file_of
 from .protocol import Module, Problem
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
@@ -66,8 +67,8 @@ def taken(module: Module) -> bool:
     head = module.name.partition(".")[0]
     if head in sys.stdlib_module_names:
         return True
-    loaded = getattr(sys.modules.get(head), "__file__", None)
-    return bool(loaded) and loaded != module.path and not str(loaded).startswith(module.root + os.sep)
+    loaded = file_of(sys.modules.get(head))
+    return bool(loaded) and loaded != module.path and not loaded.startswith(module.root + os.sep)
 
 
 def import_file(made: Module, source: str | None = None, *, tolerant: bool = False) -> types.ModuleType:
@@ -91,7 +92,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         if package:
             neighbours.FINDER.package = package.partition(".")[0]
             importlib.import_module(package)
-        if name in sys.modules and getattr(sys.modules[name], "__file__", None) == path and source is None:
+        if name in sys.modules and file_of(sys.modules[name]) == path and source is None:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None:
@@ -137,7 +138,7 @@ def in_folder(folder: str) -> Iterator[None]:
 
 def is_of(module: types.ModuleType, path: str) -> bool:
     """Whether a module is that of the file at `path`."""
-    file = getattr(module, "__file__", None) or ""
+    file = file_of(module)
     same = os.path.basename(file) == os.path.basename(path)
     return same and os.path.realpath(file) == os.path.realpath(path)
 

@@ -66,6 +66,7 @@ from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .listed import listing
 from .one_device import OneDevice
+from .origins import file_of, is_users, is_users_object, loaded
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
@@ -83,7 +84,6 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, Question, Trials
-from .type_tests import is_users, is_users_object
 from .written import check_is_written, uncompiled
 from .written import is_definition as is_made_by
 
@@ -100,8 +100,7 @@ def forget(request: protocol.Forget) -> bool:
 
 def loaded_files(request: protocol.LoadedFiles) -> tuple[str, ...]:
     """The source files of all modules that are imported now, and what else was read."""
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    imported_now = {file for file in files if isinstance(file, str) and file.endswith(".py")}
+    imported_now = {file for _, file in loaded() if file.endswith(".py")}
     return tuple(sorted({*imported_now, *opened.opened()}))
 
 
@@ -114,10 +113,8 @@ def find_importing(request: protocol.FindImporting) -> protocol.Importing:
             names += [name] if name != "__main__" else [spec.name] if spec else []
         if "." in name or name in CLONED:
             continue
-        # A package without an `__init__.py` has no file, and may be in several folders. What a module has is
-        # not asked of a `__getattr__` of its own, which may do anything.
-        has = getattr(module, "__dict__", {})
-        places = has.get("__path__") or [has.get("__file__")]
+        # A package without an `__init__.py` has no file, and may be in several folders.
+        places = getattr(module, "__dict__", {}).get("__path__") or [file_of(module)]
         users = [each for each in places if isinstance(each, str) and is_users(each + os.sep)]
         found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
     return protocol.Importing(tuple(found), tuple(names))

@@ -18,9 +18,9 @@ import jax
 
 from .functions import located, named
 from .layers import OURS
+from .origins import is_users
 from .protocol import Callee, ModuleMethod
 from .rebound import MAKING
-from .type_tests import is_users
 
 #: Libraries with `intercept_methods`.
 LIBRARIES = ("flax.linen", "haiku")

@@ -9,15 +9,14 @@ import functools
 import importlib.abc
 import importlib.machinery
 import os
-import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .origins import INSTALLED
 from .scopes import bound_names
 
-INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 

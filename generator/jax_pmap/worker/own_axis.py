@@ -7,7 +7,6 @@ be mapped over that axis, and on one device it is that map over one, if that mea
 import contextlib
 import dataclasses
 import re
-import sys
 from collections.abc import Iterator, Sequence
 
 from .arguments import Packed
@@ -17,10 +16,10 @@ from .jaxpr.trace import Traced, abstract_leaves, leaf_names
 from .jaxpr.versions import named_axes
 from .jaxpr.walk import equations
 from .load import text_of
+from .origins import users_modules
 from .placements.derive import same_meaning
 from .protocol import Raised
 from .target import Target, become, current
-from .type_tests import is_users_module
 
 #: What names an axis in code: ``PMAP_AXIS = "i"``, ``axis_name="i"``, ``lax.pmean(x, "i")``.
 NAMED = re.compile(
@@ -84,8 +83,7 @@ def _first(target: Target, packed: Packed) -> tuple[str, Raised] | None:
 
 def _texts() -> Iterator[str]:
     """The user's code, by file."""
-    for module in list(sys.modules.values()):
-        if is_users_module(module):
-            with contextlib.suppress(OSError):
-                text = text_of(str(module.__file__))
-                yield text.decode(errors="replace") if isinstance(text, bytes) else text
+    for _, file in users_modules():
+        with contextlib.suppress(OSError):
+            text = text_of(file)
+            yield text.decode(errors="replace") if isinstance(text, bytes) else text

@@ -9,7 +9,6 @@ import dis
 import functools
 import inspect
 import itertools
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,9 +21,10 @@ import numpy as np
 
 from .functions import enclosed, unwrapped
 from .load import text_of
+from .origins import file_of, is_users, is_users_object, users_modules
 from .protocol import Later, Site
 from .scopes import bound_names, free_names, names_stored, parameters, positional, root_name
-from .type_tests import Watch, is_users, is_users_object, line_at
+from .type_tests import Watch, line_at
 
 #: Methods that make an object what it is, or are what an assignment does that is seen where it stands.
 MAKING = frozenset(
@@ -214,12 +214,7 @@ def changed_later(
     names that the target's module has for them. Arguments that are `constants` of the emitted code, as the
     object of a method is, are kept with what they hold.
     """
-    loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
-    modules = {
-        path: vars(module)
-        for module, path in loaded
-        if isinstance(module, types.ModuleType) and isinstance(path, str) and is_users(path)
-    }
+    modules = {path: vars(module) for module, path in (*users_modules(), (target, file_of(target)))}
     plain = unwrapped(function)[0]
     spaces = Spaces(modules, {} if plain is None else _enclosed(plain))
     files = {path: _parsed(path) for path in modules}

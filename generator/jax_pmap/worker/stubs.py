@@ -11,6 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from .origins import is_users
+
 #: The names of the packages, with commas between them.
 VARIABLE = "JAX_PMAP_STUB"
 
@@ -80,9 +82,7 @@ def install() -> None:
             name == each or name.startswith(each + ".") for each in names
         ):
             return of_python(name, *rest, **named)
-        from .call import is_installed  # It imports jax.
-
-        if is_installed(sys._getframe(1).f_code.co_filename):
+        if not is_users(sys._getframe(1).f_code.co_filename):
             return of_python(name, *rest, **named)
         given = dict(zip(("globals", "locals", "fromlist"), rest, strict=False)) | named
         shown = name if given.get("fromlist") else name.partition(".")[0]

@@ -18,7 +18,7 @@ from .following import traced_as
 from .functions import codes, enclosed, unwrapped
 from .jaxpr.coincidences import alike, coincidences, program_of
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
-from .neighbours import INSTALLED
+from .origins import file_of, is_users
 from .protocol import Problem
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
@@ -229,14 +229,14 @@ def values_in(source: Any) -> Iterator[Any]:
     def of(value: Any) -> Iterator[Any]:
         raw, args, kwargs = unwrapped(value)
         yield from (*args, *kwargs.values())
-        if raw is not None and not INSTALLED.search(raw.__code__.co_filename):
+        if raw is not None and is_users(raw.__code__.co_filename):
             yield raw.__code__
             names.update(name for code in codes(raw.__code__) for name in code.co_names)
             yield from (raw.__globals__[name] for name in sorted(names & raw.__globals__.keys()))
             yield from enclosed(raw).values()
             yield from (*(raw.__defaults__ or ()), *(raw.__kwdefaults__ or {}).values())
         elif isinstance(value, types.ModuleType):
-            if not INSTALLED.search(getattr(value, "__file__", None) or "<none>"):
+            if is_users(file_of(value)):
                 yield from (vars(value)[name] for name in sorted(names & vars(value).keys()))
         elif not isinstance(value, type) and len(own := getattr(value, "__dict__", ())) <= UNIT:
             yield from dict(own).values()

@@ -12,9 +12,7 @@ import contextlib
 import dis
 import functools
 import itertools
-import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,8 +20,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .call import is_installed
 from .leaves import category
+from .origins import is_users, users_modules
 
 #: Errors of jax that mean: this Python code needs the number, not a traced value.
 CONCRETE = (
@@ -33,13 +31,6 @@ CONCRETE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
-#: Where code that is not the user's lies.
-ELSEWHERE = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
-    *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")),
-    "<",
-)
-
 #: Statements and functions without which code that goes another way for a size without a number raises, or
 #: compares it.
 PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
@@ -53,19 +44,6 @@ NUMBERS = ("bool", "int", "float", "complex")
 ASKING = frozenset(
     {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
 )
-
-
-@functools.cache
-def is_users(path: str) -> bool:
-    """Whether code in this file is the user's own, and not of Python, an installed package or ours."""
-    return not is_installed(path) and not path.startswith(ELSEWHERE)
-
-
-def is_users_object(value: Any) -> bool:
-    """Whether a value is a class of the user's own, or an object of one."""
-    own = value if isinstance(value, type) else type(value)
-    file = getattr(sys.modules.get(own.__module__), "__file__", None)
-    return isinstance(file, str) and is_users(file)
 
 
 class Watch:
@@ -109,7 +87,7 @@ class Watch:
     @contextlib.contextmanager
     def __call__(self, spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
         """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""
-        modules = [vars(module) for module in list(sys.modules.values()) if is_users_module(module)]
+        modules = [vars(module) for module, _ in users_modules()]
         put = [space for space in (*spaces, *modules) if "isinstance" not in space]
         for space in put:
             space["isinstance"] = self._isinstance
@@ -232,16 +210,9 @@ def examples(leaf: Any) -> list[Any]:
     return [jax.Array, other]
 
 
-def is_users_module(module: Any) -> bool:
-    """Whether a module was made of a file of the user's own."""
-    file = getattr(module, "__file__", None)
-    return isinstance(module, types.ModuleType) and isinstance(file, str) and is_users(file)
-
-
 def may_part() -> bool:
     """Whether any of the user's code may go another way for a size without a number, and raise nothing."""
-    files = {module.__file__ for module in list(sys.modules.values()) if is_users_module(module)}
-    return any(_may_part(file) for file in files)
+    return any(_may_part(file) for file in {file for _, file in users_modules()})
 
 
 def only_raises(frame: types.FrameType | None) -> bool:

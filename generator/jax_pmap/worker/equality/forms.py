@@ -30,7 +30,7 @@ from ..functions import codes, of_member
 from ..jaxpr import symbolic
 from ..jaxpr.trace import Traced, abstract_leaves
 from ..leaves import category
-from ..neighbours import INSTALLED
+from ..origins import file_of, is_users
 from ..protocol import ASKS_FOR_TYPES, FixedForm, Problem
 from ..telling import TABLES, names_in, values_in
 from .claims import Claim, Inputs
@@ -676,7 +676,7 @@ def _words(kind: type) -> list[str]:
     for base in kind.__mro__:
         for value in vars(base).values():
             raw = of_member(value)
-            if raw is None or INSTALLED.search(raw.__code__.co_filename):
+            if raw is None or not is_users(raw.__code__.co_filename):
                 continue
             for code in codes(raw.__code__):
                 words = (each for each in _flat(code.co_consts) if isinstance(each, str))
@@ -733,8 +733,7 @@ def _is_no_rate(owner: Any, field: str) -> bool:
 
 def _is_own(kind: type) -> bool:
     """Whether a class is not one of an installed package."""
-    module = sys.modules.get(kind.__module__)
-    return not INSTALLED.search(getattr(module, "__file__", None) or "<none>")
+    return is_users(file_of(sys.modules.get(kind.__module__)))
 
 
 def different(value: Any) -> list[Any]:
