@@ -1,4 +1,4 @@
-"""How time grows with the size of the target: statements of its body, leaves of its parameters."""
+"""How time grows: with statements of the body, leaves of the parameters, modules of the project."""
 
 import sources
 from timing import timed
@@ -17,8 +17,7 @@ def statements(folder, generate):
     for name, options in (("derived", ("--no-run",)), ("proved", ())):
         held &= grow(
             f"statements, {name}",
-            "body.py",
-            sources.many_statements,
+            lambda size: {"body.py": sources.many_statements(size)},
             lambda options=options: (*generate, "body.py::f", "--arg", "x=f32[24,4]", *PATIENT, *options),
             folder,
         )
@@ -29,25 +28,39 @@ def leaves(folder, generate):
     """`gen` of a training step with 10, 100 and 1,000 parameter arrays, proved."""
     return grow(
         "parameter leaves, proved",
-        "wide.py",
-        sources.many_leaves,
+        lambda size: {"wide.py": sources.many_leaves(size)},
         lambda: (*generate, "wide.py::train_step", "--inputs", "wide.py::inputs", *PATIENT),
         folder,
     )
 
 
-def grow(title, file, source, command, folder):
+def modules(folder, generate):
+    """`gen` of a small step whose file imports 10, 100 and 1,000 modules of the project's, derived alone."""
+    return grow(
+        "modules of the project, derived",
+        sources.many_modules,
+        lambda: (*generate, "step.py::step", "--inputs", "step.py::inputs", *PATIENT, "--no-run"),
+        folder,
+    )
+
+
+def grow(title, files, command, folder):
     """Print processor time, and that per unit, for every size; return whether the growth is linear.
 
     What a run costs whatever the size is taken off first: the time of a target of one unit.
     """
-    (folder / file).write_text(source(1))
+
+    def write(size):
+        for name, text in files(size).items():
+            (folder / name).write_text(text)
+
+    write(1)
     timed(command(), folder)
     base = timed(command(), folder).cpu
     print(f"{title}: one unit takes {base:.2f} s; beyond that")
     per_unit = []
     for size in SIZES:
-        (folder / file).write_text(source(size))
+        write(size)
         more = max(timed(command(), folder).cpu - base, 0.0)
         per_unit.append(more / size)
         print(f"  {size:5}  {more:8.2f} s  {1000 * more / size:8.2f} ms each", flush=True)

@@ -43,7 +43,7 @@ def with_proof(folder, repeat):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of each time (default 3)")
-    rows = ("proof", "statements", "leaves", "check", "generated", "overhead")
+    rows = ("proof", "statements", "leaves", "modules", "check", "generated", "overhead")
     parser.add_argument("--only", choices=rows, help="one row alone")
     options = parser.parse_args()
     held = []
@@ -55,6 +55,8 @@ def main():
             held.append(growth.statements(folder, GENERATE))
         if options.only in (None, "leaves"):
             held.append(growth.leaves(folder, GENERATE))
+        if options.only in (None, "modules"):
+            held.append(growth.modules(folder, GENERATE))
         if options.only in (None, "check"):
             held.append(checks.unrelated(folder, options.repeat))
         if options.only in (None, "generated"):

@@ -103,3 +103,45 @@ def inputs(seed=0):
     params = [(1 + 0.001 * rng.normal(size=4)).astype(np.float32) for _ in range({count})]
     return params, {{"x": rng.normal(size=(24, 4)).astype(np.float32)}}
 """
+
+
+def many_modules(count):
+    """A step, and the `count` modules that its file imports: texts by file."""
+    layer = '''
+class Layer{index}:
+    """A layer that keeps what it is made of."""
+
+    def __init__(self, width, depth=2):
+        self.width, self.sizes = width, {{}}
+        for at in range(depth):
+            self.sizes[at] = width * at
+
+    def apply(self, params, x):
+        for at in self.sizes:
+            x = jnp.tanh(x @ params[at]) + LIMIT
+        return x
+
+
+def loss{index}(params, x, y):
+    layer = Layer{index}(3)
+    out = layer.apply(params, x)
+    return jnp.mean((out - y) ** 2)
+'''
+    text = "import jax.numpy as jnp\n\nLIMIT = 0.1\n" + "".join(layer.format(index=i) for i in range(3))
+    step = """
+import jax
+import jax.numpy as jnp
+
+
+def step(w, x, y):
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    return w - 0.1 * grads, loss
+
+
+def inputs():
+    return jnp.ones(4), jnp.ones((24, 4)), jnp.ones(24)
+"""
+    names = [f"part_{index}" for index in range(count)]
+    return {f"{name}.py": text for name in names} | {
+        "step.py": "".join(f"import {name}\n" for name in names) + step
+    }

@@ -5,6 +5,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 """
 
 import ast
+import contextlib
 import dis
 import functools
 import inspect
@@ -59,6 +60,8 @@ ALL = "__dict__"
 ONE = "__dict__[…]"
 #: Between a function and a variable of it that functions in it use: ``make.<locals>.step``.
 LOCALS = ".<locals>."
+#: What the other ways to write an attribute have in them.
+OTHERWISE = ("attr", "vars", ALL)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 #: What a container is written with in which nothing is another's.
 PLAIN = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.UnaryOp, ast.unaryop, ast.Load)
@@ -195,6 +198,17 @@ Place = tuple[int, str]
 ANY_MODULE = 0
 
 
+@contextlib.contextmanager
+def _remembering() -> Iterator[None]:
+    """Keep what is found of functions while the same trees are read, and not the trees any longer."""
+    try:
+        yield
+    finally:
+        _bound_in.cache_clear()
+        _free_in.cache_clear()
+
+
+@_remembering()
 def changed_later(
     watch: Watch,
     target: types.ModuleType,
@@ -217,7 +231,7 @@ def changed_later(
     modules = {path: vars(module) for module, path in (*users_modules(), (target, file_of(target)))}
     plain = unwrapped(function)[0]
     spaces = Spaces(modules, {} if plain is None else _enclosed(plain))
-    files = {path: _parsed(path) for path in modules}
+    files = [File(path) for path in modules]
     name = function.__name__
     around = ("", "") if plain is None else _outermost(plain)
     made = None if maker is None else unwrapped(maker)[0]
@@ -225,31 +239,31 @@ def changed_later(
     changers = _changers(files, around)
     uses = [
         use
-        for path, tree in files.items()
+        for file in files
         for of in (_of_statements, _of_module)
-        for use in of(tree.body, Scope(path, changers=changers))
+        for use in of(file.tree.body, Scope(file.path, changers=changers))
     ]
     named = _names_read(uses)
-    mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
+    mentions = [mention for file in files for mention in _mentions(file, name)]
     order = Order(files, mentions, _leading_to(name, mentions))
     done, not_done = set[str](), named
     makers, otherwise = set[str](), named
-    for path, tree in files.items():
-        called, read = _at_import(tree)
+    for file in files:
+        called, read = _at_import(file.tree)
         done |= called.keys()
-        decorating, plainly = _calls(tree)
+        decorating, plainly = _calls(file)
         makers, otherwise = makers | decorating, otherwise | plainly
         not_done = not_done | read
         not_done |= {
             part
             for part, lines in called.items()
-            if any(order.comes_after(path, "", line, itself=False) for line in lines)
+            if any(order.comes_after(file.path, "", line, itself=False) for line in lines)
         }
     done -= not_done
     # What these return is called with what stands below, and kept by nothing: ``@table.register("name")``.
     makers = (makers & done) - otherwise
     stem = PurePath(made_by[0]).stem
-    near = {path for path, tree in files.items() if path == made_by[0] or _names_module(tree, stem)}
+    near = {file.path for file in files if file.path == made_by[0] or _names_module(file, stem)}
     if made_by[1] in _names_read(use for use in uses if use.scope.path in near):
         made_by = ("", "")
     # What a call makes anew, and its nested functions change, is its own affair.
@@ -319,14 +333,20 @@ def _leading_to(name: str, mentions: Collection[Mention]) -> set[str]:
     return found
 
 
+class File:
+    """A file of the user's: its tree, and the nodes of it with the outermost function that each is in."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.tree = path, _parsed(path)
+        self.nodes = list(_within(self.tree))
+
+
 class Order:
     """Where functions come to the target, for what they change behind that."""
 
-    def __init__(
-        self, files: Mapping[str, ast.Module], mentions: Iterable[Mention], names: Collection[str]
-    ) -> None:
+    def __init__(self, files: Iterable[File], mentions: Iterable[Mention], names: Collection[str]) -> None:
         """For the target and what leads to it, of these `names`."""
-        self._files = files
+        self._files = {file.path: file for file in files}
         #: The lines on which a function or variable of a file mentions one of the names.
         self._lines: dict[tuple[str, str], list[int]] = {}
         for each in mentions:
@@ -358,7 +378,7 @@ class Order:
     def _layout(self, path: str) -> tuple[dict[str, int], list[range]]:
         if path not in self._laid_out:
             begins, loops = dict[str, int](), []
-            for node in ast.walk(self._files[path]):
+            for _, node in self._files[path].nodes:
                 if isinstance(node, FUNCTIONS[:2]):
                     begins[node.name] = min(node.lineno, begins.get(node.name, node.lineno))
                 elif isinstance(node, LOOPS):
@@ -404,20 +424,38 @@ def _enclosed(function: types.FunctionType) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _changers(files: Mapping[str, ast.Module], maker: tuple[str, str]) -> dict[str, list[Parameter]]:
+def _changers(files: Iterable[File], maker: tuple[str, str]) -> dict[str, list[Parameter]]:
     """The functions and methods that change something in what they are given, by name.
 
     `maker` is the function around the target, by file and name.
     """
-    nodes = [(path, node) for path, tree in files.items() for node in ast.walk(tree)]
-    methods = {id(node) for _, each in nodes if isinstance(each, ast.ClassDef) for node in each.body}
-    functions = [(path, node) for path, node in nodes if isinstance(node, FUNCTIONS[:2])]
-    calls = [
-        {_last(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)} for _, node in functions
-    ]
+    methods = {
+        id(node)
+        for file in files
+        for _, each in file.nodes
+        if isinstance(each, ast.ClassDef)
+        for node in each.body
+    }
+    functions: list[tuple[str, Any]] = []
+    calls: list[set[str]] = []
+    waiting: list[int] = []
+    for file in files:
+        # Of a nested function what the outermost one does is more than it does.
+        called: dict[ast.AST | None, set[str]] = {}
+        filling: set[ast.AST | None] = set()
+        for outermost, node in file.nodes:
+            if isinstance(node, ast.Call):
+                called.setdefault(outermost, set()).add(_last(node.func))
+            if outermost not in filling and _may_fill(node):
+                filling.add(outermost)
+        for outermost, node in file.nodes:
+            if isinstance(node, FUNCTIONS[:2]):
+                whole = outermost or node
+                waiting += [len(functions)] if whole in filling else []
+                functions.append((file.path, node))
+                calls.append(called.get(whole, set()))
     own: list[list[Parameter]] = [[] for _ in functions]
     found: dict[str, list[Parameter]] = {}
-    waiting = [*range(len(functions))]
     while waiting:
         for at in waiting:
             path, node = functions[at]
@@ -431,6 +469,18 @@ def _changers(files: Mapping[str, ast.Module], maker: tuple[str, str]) -> dict[s
         news = {name for name in before.keys() | found.keys() if before.get(name) != found.get(name)}
         waiting = [at for at, called in enumerate(calls) if not news.isdisjoint(called)]
     return found
+
+
+def _may_fill(node: ast.AST) -> bool:
+    """Whether a part of a function may change what is in some value; whatever it calls may, too."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        plain = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        return not (plain or isinstance(node.ctx, ast.Load))
+    if isinstance(node, ast.Call):
+        called = _last(node.func)
+        return called in TAKERS | FILLERS | {"setattr"} or any(each.arg == "out" for each in node.keywords)
+    counted = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    return counted or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
 
 
 def _changed_in(node: Any, around: Scope, *, is_method: bool, makes: bool) -> list[Parameter]:
@@ -644,47 +694,53 @@ def _kept_elsewhere(change: Use, given: HandedOn, objects: Sequence[Any]) -> Ite
         yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
 
-def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
+def _handed_on(files: Collection[File]) -> Iterator[Given]:
     """What is given to the functions and classes that some files define.
 
     Of a function, the parameter that it is given as is known. An object may keep what its class is given
     anywhere, and a class may take it without a method of its own, as a dataclass does.
     """
-    nodes = [node for tree in files.values() for node in ast.walk(tree)]
+    nodes = [node for file in files for _, node in file.nodes]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     named = {each.name for each in classes}
     methods = {id(node) for each in classes for node in each.body}
-    parameters: dict[str, list[list[str]]] = {}
+    #: By the name of a function, the names of the parameter at each place, of all functions of that name.
+    parameters: dict[str, list[set[str]]] = {}
     for node in nodes:
         if isinstance(node, FUNCTIONS[:2]):
             static = any(_last(each) == "staticmethod" for each in node.decorator_list)
             names = positional(node)[id(node) in methods and not static :]
-            parameters.setdefault(node.name, []).append(names)
-    for path, tree in files.items():
-        imported = [
-            name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
-        ]
+            places = parameters.setdefault(node.name, [])
+            places += [set() for _ in names[len(places) :]]
+            for place, name in zip(places, names, strict=False):
+                place.add(name)
+    for file in files:
+        imported = [name for _, node in file.nodes if isinstance(node, ast.ImportFrom) for name in node.names]
         original = {name.asname: name.name for name in imported}
-        for function, call in _within(tree):
+        for outermost, call in file.nodes:
             if not isinstance(call, ast.Call):
                 continue
             maker = original.get(called := _last(call.func), called)
             given = [("", value) for value in call.args if maker in named]
             given += [
-                each for names in parameters.get(maker, ()) for each in zip(names, call.args, strict=False)
+                (name, value)
+                for names, value in zip(parameters.get(maker, ()), call.args, strict=False)
+                for name in names
             ]
             given += [(each.arg or "", each.value) for each in call.keywords]
             for parameter, value in given:
                 if isinstance(value, ast.Name):
-                    yield Given(path, function, value.id, maker, parameter)
+                    yield Given(file.path, _name(outermost), value.id, maker, parameter)
 
 
-def _mentions(path: str, tree: ast.Module, target: str) -> Iterator[Mention]:
+def _mentions(file: File, target: str) -> Iterator[Mention]:
     """The names in a file; what the target returns is none of it.
 
     A class mentions the methods that Python calls for its objects, as `__call__`.
     """
-    for by, node in _within(tree):
+    path = file.path
+    for outermost, node in file.nodes:
+        by = _name(outermost)
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = node.id if isinstance(node, ast.Name) else node.attr
             yield Mention(path, node.lineno, by, name)
@@ -700,15 +756,20 @@ def _mentions(path: str, tree: ast.Module, target: str) -> Iterator[Mention]:
             yield from (Mention(path, node.lineno, node.name, each) for each in special if each[:2] == "__")
 
 
-def _within(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """The nodes of a file, each with the outermost function that it is in; ``""`` for none."""
-    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+def _within(tree: ast.Module) -> Iterator[tuple[ast.AST | None, ast.AST]]:
+    """The nodes of a file, each with the outermost function that it is in, if any."""
+    waiting: list[tuple[ast.AST | None, ast.AST]] = [(None, tree)]
     while waiting:
-        function, node = waiting.pop()
-        yield function, node
-        if isinstance(node, FUNCTIONS[:2]):
-            function = function or node.name
-        waiting += [(function, child) for child in ast.iter_child_nodes(node)]
+        outermost, node = waiting.pop()
+        yield outermost, node
+        if outermost is None and isinstance(node, FUNCTIONS[:2]):
+            outermost = node
+        waiting += [(outermost, child) for child in ast.iter_child_nodes(node)]
+
+
+def _name(outermost: ast.AST | None) -> str:
+    """The name of an outermost function; ``""`` for none."""
+    return getattr(outermost, "name", "")
 
 
 def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
@@ -735,9 +796,12 @@ def _has(value: Any, name: str) -> bool:
 
 def _parsed(path: str) -> ast.Module:
     try:
-        return _Plain().visit(ast.parse(text_of(path)))  # type: ignore[no-any-return]
+        text = text_of(path)
+        tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
+    spelled = text if isinstance(text, str) else text.decode(errors="replace")
+    return _Plain().visit(tree) if any(each in spelled for each in OTHERWISE) else tree
 
 
 class _Plain(ast.NodeTransformer):
@@ -798,9 +862,9 @@ def _at_import(tree: ast.Module) -> tuple[dict[str, list[int]], set[str]]:
     return called, read
 
 
-def _calls(tree: ast.Module) -> tuple[set[str], set[str]]:
+def _calls(file: File) -> tuple[set[str], set[str]]:
     """The names of what a file calls to decorate, ``@name(…)``, and of all that it calls in other ways."""
-    nodes = list(ast.walk(tree))
+    nodes = [node for _, node in file.nodes]
     above = {id(each): each for node in nodes for each in getattr(node, "decorator_list", [])}
     made = [each.func for each in above.values() if isinstance(each, ast.Call)]
     plain = [each for each in above.values() if not isinstance(each, ast.Call)]
@@ -808,9 +872,9 @@ def _calls(tree: ast.Module) -> tuple[set[str], set[str]]:
     return {*map(_last, made)}, {*map(_last, plain)}
 
 
-def _names_module(tree: ast.Module, stem: str) -> bool:
+def _names_module(file: File, stem: str) -> bool:
     """Whether a file may import a module of that name, by a statement or by a string."""
-    nodes = list(ast.walk(tree))
+    nodes = [node for _, node in file.nodes]
     named = [node.name for node in nodes if isinstance(node, ast.alias)]
     named += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
     named += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -879,7 +943,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     yield from _of_code(own, scope, rebound | nonlocal_)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.cache
 def _bound_in(node: Any) -> frozenset[str]:
     """The names that the body of a function binds, its comprehensions too."""
     body = node.body if isinstance(node.body, list) else [node.body]
@@ -887,7 +951,7 @@ def _bound_in(node: Any) -> frozenset[str]:
 
 
 #: The names that a function takes from around it.
-_free_in = functools.lru_cache(maxsize=4096)(free_names)
+_free_in = functools.cache(free_names)
 
 
 def _asked(own: Iterable[ast.AST]) -> dict[str, set[tuple[str, bool]]]:
