@@ -34,7 +34,7 @@ from .call_traces import (
     spread,
     where_parted,
 )
-from .exceptions import describe_exception, raising, summary
+from .exceptions import describe_exception, is_ours, raising, summary
 from .following import Followed, follow, of_inputs
 from .in_numpy import TRIED, InNumpy
 from .jaxpr.trace import leaf_names
@@ -128,6 +128,8 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
     except (MemoryError, Problem):
         raise
     except BaseException as error:
+        if is_ours(error):
+            raise
         return dataclasses.replace(found, run=False, why=f"computing it fails ({summary(error)})")
 
 

@@ -41,7 +41,7 @@ def results(followed: Followed) -> list[Any]:
     closed = followed.jaxpr
 
     def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        return Computing().run(closed.jaxpr, [*constants, *given])
+        return Computing().run(closed, given, constants)
 
     compiling.COMPILING.suit(closed)
     return followed.whole(jax.jit(run)(_constants(closed), followed.given))
@@ -56,7 +56,7 @@ def spread(followed: Followed, results: Sequence[Any], room: int) -> list[float]
     closed = followed.jaxpr
 
     def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
-        return evaluated(closed.jaxpr, [*constants, *given], way)
+        return evaluated(closed, given, way, constants)
 
     compiled, most = run if stored(closed) <= room else jax.jit(run), [0.0] * len(results)
     for way in range(WAYS):

@@ -11,6 +11,7 @@ from .protocol import Kind, Problem, Raised
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def attempted(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "T | None":
@@ -37,15 +38,20 @@ def raising(kind: Kind, hide: str = "") -> Iterator[None]:
         raise Problem(kind, summary(error), error=describe_exception(error, hide)) from error
 
 
+def is_ours(error: BaseException) -> bool:
+    """Whether a line of this worker raised an exception, and nothing that it called: it is our own fault."""
+    innermost = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    return any(file.startswith(_HERE) for file in innermost)
+
+
 def describe_exception(error: BaseException, hide: str = "") -> Raised:
     """An exception of the user's code, without our frames and those of files with `hide` in their names."""
     if isinstance(error, Problem) and error.error is not None:
         return error.error
-    ours = os.path.dirname(os.path.abspath(__file__))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((ours, "<frozen"))
+        if not frame.filename.startswith((_HERE, "<frozen"))
         and (not hide or hide not in frame.filename)
         and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
     ]
@@ -76,9 +82,9 @@ def text_of(error: BaseException) -> str:
 def cleaned(message: str) -> str:
     """A message without what jax and its callbacks add of our own lines."""
     # jax appends where its tracing began; those are our lines, not the user's.
-    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", message)[
-        0
-    ].strip()
+    # XLA appends where in its own sources it was (jax 0.12).
+    appended = r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax|=== Source Location Trace)"
+    message = re.split(appended, message)[0].strip()
     # An error in a callback carries the whole stack as text, down to our first file.
     head, stack, rest = message.partition("Traceback (most recent call last):")
     if stack:

@@ -118,9 +118,11 @@ class _Moved(Forward[Any]):
         return [*carry, *rows]
 
 
-def evaluated(jaxpr: Any, given: Sequence[Any], number: Any) -> list[Any]:
-    """Results of a jaxpr, closed or given its constants first, with its roundings moved in way `number`."""
-    return _Moved(jnp.asarray(number, jnp.uint32)).run(jaxpr, given)
+def evaluated(
+    jaxpr: Any, given: Sequence[Any], number: Any, constants: Sequence[Any] | None = None
+) -> list[Any]:
+    """Results of a jaxpr, of its `constants` or others, with its roundings moved in way `number`."""
+    return _Moved(jnp.asarray(number, jnp.uint32)).run(jaxpr, given, constants)
 
 
 def rounded(function: Callable[[Values], Any], statics: Sequence[str]) -> Compiled:

@@ -67,10 +67,13 @@ class Forward(Generic[Fact]):
         """What each device knows of the operands of a function mapped over devices."""
         return facts
 
-    def run(self, jaxpr: Any, facts: Sequence[Fact]) -> list[Fact]:
-        """The facts of the results of a jaxpr, closed or without constants, of those of its inputs."""
-        body, constants = opened(jaxpr)
-        given = (*map(self.constant, constants), *facts)
+    def run(self, jaxpr: Any, facts: Sequence[Fact], constants: Sequence[Fact] | None = None) -> list[Fact]:
+        """The facts of the results of a jaxpr, closed or without constants, of those of its inputs.
+
+        Those of its `constants` are as given, or are asked for.
+        """
+        body, own = opened(jaxpr)
+        given = (*(map(self.constant, own) if constants is None else constants), *facts)
         known: dict[Any, Fact] = dict(zip((*body.constvars, *body.invars), given, strict=True))
 
         def read(atom: Any) -> Fact:
