@@ -834,6 +834,82 @@ example("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (4,)), "w:4")
 example("rng_bit_generator", lambda k, b: lax.rng_bit_generator(k, (b,)), "w:4")
 example("rng_uniform", lambda x: lax.rng_uniform(0.0, 1.0, (4,)) * x, "f:4")
 
+
+# --- blocks on the diagonal -------------------------------------------------------------------
+
+example("iota", lambda b: jnp.eye(b))
+example("iota", lambda b: lax.iota(jnp.uint8, b)[:, None] == lax.iota(jnp.uint8, b))
+example(
+    "eq",
+    lambda x, b: x * (lax.broadcasted_iota(int, (b, b), 1) == lax.broadcasted_iota(int, (b, b), 0)),
+    "f:12",
+)
+example(
+    "ne",
+    lambda x, b: x * (lax.broadcasted_iota(int, (b, b), 1) != lax.broadcasted_iota(int, (b, b), 0)),
+    "f:12",
+)
+example("eq", lambda b: lax.broadcasted_iota(int, (b, b), 0) + 1 == lax.broadcasted_iota(int, (b, b), 1))
+example("eq", lambda b: lax.broadcasted_iota(int, (b, 2 * b), 0) == lax.broadcasted_iota(int, (b, 2 * b), 1))
+for kind in "fd":
+    for shape in ("12,12", "12,12,2", "12,3,12"):
+        square = f"{kind}:{shape}"
+        example("neg", lax.neg, square)
+        example("tanh", lax.tanh, square)
+        example("reduce_sum", lambda x: x.sum(0), square)
+        example("reduce_sum", lambda x: x.sum(1), square)
+        example("reduce_sum", lambda x: x.sum(-1), square)
+        example("reduce_max", lambda x: x.max(0), square)
+        example("transpose", lambda x: x.T, square)
+        example("reshape", lambda x: x.reshape(x.shape[0], -1), square)
+        example("reshape", lambda x: x.reshape(-1), square)
+        example("cumsum", lambda x: lax.cumsum(x, 1), square)
+    example("reshape", lambda x: x.reshape(x.shape[0] // 2, 2, -1), f"{kind}:12,12")
+    example("reshape", lambda x: x.reshape(1, x.shape[0], x.shape[1] // 2, 2), f"{kind}:12,12")
+    example("squeeze", lambda x: x.squeeze(1), f"{kind}:12,1,12")
+    example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (3, *x.shape), (1, 2)), f"{kind}:12,12")
+    example("convert_element_type", lambda x: x.astype(bool), f"{kind}:12,12")
+    for other in ("f:12,12", "d:12,12", "f:1,12", "f:12,1", "f:1,1"):
+        for name in ("add", "sub", "mul", "max", *(["div"] if other[0] == "f" else [])):
+            example(
+                name,
+                getattr(
+                    jnp,
+                    {"sub": "subtract", "mul": "multiply", "div": "divide", "max": "maximum"}.get(name, name),
+                ),
+                f"{kind}:12,12",
+                other,
+            )
+    example("select_n", lambda w, x: jnp.where(w, x, 0.0), "b:12,12", f"{kind}:12,12")
+    example("select_n", lambda w, x: jnp.where(w, x, 0.0), "b:1,12", f"{kind}:12,12")
+    example("select_n", lambda w, x: jnp.where(w, x, 1.0), "b:12,1", f"{kind}:12,12")
+    example("select_n", lambda w, x, y: jnp.where(w, x, y), "b:12,12", f"{kind}:12,12", "d:12,12")
+    for dims, right in (
+        ("ij,jk->ik", "12,3"),
+        ("ji,jk->ik", "12,3"),
+        ("ij,kj->ik", "3,12"),
+        ("ij,jk->ijk", "12,3"),
+        ("ij,kj->kji", "3,12"),
+        ("ij,ki->kij", "3,12"),
+        ("ij,kl->ikjl", "4,5"),
+    ):
+        example("dot_general", lambda x, y, dims=dims: jnp.einsum(dims, x, y), f"{kind}:12,12", f"f:{right}")
+        left, result = dims.split("->")
+        swapped = ",".join(left.split(",")[::-1]) + "->" + result
+        example(
+            "dot_general", lambda y, x, dims=swapped: jnp.einsum(dims, y, x), f"f:{right}", f"{kind}:12,12"
+        )
+    example("dot_general", lambda x, y: jnp.einsum("ibo,oh->ibh", x, y), f"{kind}:12,12,2", "f:2,3")
+    example("dot_general", lambda x, y: jnp.einsum("ibh,bp->ihp", x, y), f"{kind}:12,12,3", "f:12,2")
+    example("dot_general", lambda x, y: jnp.einsum("ib,ib->", x, y), f"{kind}:12,12", "d:12,12")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, *x.shape), (1, 2)), "f:12,3")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, b, 3), (2,)), "f:3")
+example(
+    "dot_general", lambda w, x: jax.jacrev(lambda w: jnp.tanh(x @ w[:, 0]) * w[0, 1])(w), "f:3,2", "f:12,3"
+)
+example("select_n", lambda w, x: jax.jacrev(lambda w: jax.nn.relu(x @ w) @ w.T[:, :2])(w), "f:3,4", "f:12,3")
+
+
 # --- random programs --------------------------------------------------------------------------
 # Steps of programs that hold the normal forms of meanings: of floats, and of whole numbers.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -32,6 +32,7 @@ from jax_pmap.worker.placements.interpreter import Apart, Interpreter
 from jax_pmap.worker.placements.lattice import (
     Blocks,
     Copies,
+    Diagonal,
     Extreme,
     Index,
     Loose,
@@ -95,6 +96,12 @@ def made(spec: str, seed: int) -> np.ndarray:
     if kind[0] == "s":  # Symmetric and positive definite.
         root = random.normal(size=shape)
         return root @ np.swapaxes(root, -1, -2) + 3 * np.eye(shape[-1])
+    if kind[0] == "d":  # Zero outside the blocks on the diagonal of the axes of all rows.
+        rows = [axis for axis, size in enumerate(shape) if size == ROWS]
+        block = np.arange(ROWS) // (ROWS // COUNTS[-1])
+        return random.normal(size=shape) * np.expand_dims(
+            block[:, None] == block, [axis for axis in range(len(shape)) if axis not in rows]
+        )
     if kind[0] == "t":  # Triangular, and far from singular.
         return np.tril(random.normal(size=shape)) + 3 * np.eye(shape[-1])
     return {
@@ -125,6 +132,14 @@ def ways(value: np.ndarray, few: bool, outside: bool) -> list[Placement]:
         found += [Partial(), Replicated(1)]
     if kind != "c":
         found += [Extreme("max")]
+    if len(rows) == 2:
+        block = Diagonal((rows[0], rows[1]), 0, alone=False)
+        alone = [replace(block, alone=True)]
+        found += [
+            block,
+            *(each for each in alone if holds(each, squares(each, value, COUNTS[-1]), value, COUNTS[-1])),
+        ]
+        found += [replace(each, power=1) for each in found[-1:] if kind != "b" and not few]
     if few:
         return found
     if kind != "b":
@@ -143,6 +158,8 @@ def local_shape(place: Placement, shape: tuple[int, ...], count: int) -> tuple[i
     if isinstance(place, (Sharded, Spread, Positions, Mixed)):
         axis = place.axis
         return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+    if isinstance(place, Diagonal):
+        return tuple(size // count if axis in place.axes else size for axis, size in enumerate(shape))
     if isinstance(place, Blocks):
         axis = place.axis
         return (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
@@ -160,6 +177,12 @@ def share(place: Sharded, value: np.ndarray, count: int, device: int) -> np.ndar
     return part.reshape(*value.shape[:axis], size // count, *value.shape[axis + 1 :])
 
 
+def squares(place: Diagonal, value: np.ndarray, count: int) -> list[np.ndarray]:
+    """The devices' blocks on the diagonal of a whole value."""
+    rows, columns = (Sharded(axis) for axis in place.axes)
+    return [share(columns, share(rows, value, count, at), count, at) for at in range(count)]
+
+
 def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> list[np.ndarray] | None:
     """Values of the devices in a placement, or None where there are none of this dtype."""
     power = getattr(place, "power", 0)
@@ -172,6 +195,8 @@ def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> lis
         return [value] * count
     if isinstance(place, Sharded):
         return [share(place, value, count, device) for device in range(count)]
+    if isinstance(place, Diagonal):
+        return squares(place, value, count)
     if isinstance(place, Partial):
         if value.dtype.kind in "iu":
             parts = list(random.integers(-9, 10, (count - 1, *value.shape)).astype(value.dtype))
@@ -230,6 +255,12 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
             close(power * each if power != 1 else each, share(place, whole, count, device))
             for device, each in enumerate(values)
         )
+    if isinstance(place, Diagonal):
+        parts = squares(place, whole, count)
+        same = all(
+            close(power * own if power != 1 else own, part) for own, part in zip(values, parts, strict=True)
+        )
+        return same and (not place.alone or sum(map(np.count_nonzero, parts)) == np.count_nonzero(whole))
     if isinstance(place, Partial):
         return close(power * sum(each.astype(whole.dtype) for each in values), whole)
     if isinstance(place, Spread):

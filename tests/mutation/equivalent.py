@@ -68,6 +68,7 @@ ARGUED: dict[tuple[str, str], str] = {
     ("wrong_in_axes", "private_gradients"): ONE_AXIS,
     ("wrong_in_axes", "time_before_batch"): "the mean of what is whole on every device is the mean of all",
     ("sync_after_function", "trilinear"): LINEAR,
+    ("sync_after_function", "jacobian_of_residuals"): LINEAR,
     ("sync_late", "views_in_one_pass"): LINEAR,
     ("update_lost", "minibatches"): "the reshape below gives `y` its minibatches in either form",
 }

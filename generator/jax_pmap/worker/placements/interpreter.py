@@ -46,7 +46,9 @@ from .lattice import (
     WHOLE,
     Blocks,
     Copies,
+    Corner,
     Dealt,
+    Diagonal,
     Downward,
     Extreme,
     Index,
@@ -526,6 +528,12 @@ class Interpreter:
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
+                elif isinstance(place, (Corner, Diagonal)):
+                    axes = (place.axis, place.other) if isinstance(place, Corner) else place.axes
+                    if max(axes) >= len(sizes):
+                        return None
+                    for axis in axes:
+                        sizes[axis] *= counts[index]
                 elif isinstance(place, Blocks):
                     sizes[place.axis : place.axis + 2] = [sizes[place.axis] * sizes[place.axis + 1]]
                 elif isinstance(place, (Copies, OwnKeys)):
@@ -1498,7 +1506,7 @@ class Interpreter:
             return replace(place, axis=place.axis - 1)
         if isinstance(place, (Positions, Labels, Blocks, Copies, OwnKeys)):
             return Unknown("a loop goes over positions")
-        if isinstance(place, Spread):
+        if isinstance(place, (Spread, Corner, Diagonal)):
             return Unknown(describe(place))
         return place
 
@@ -1533,7 +1541,7 @@ class Interpreter:
             return Loose((0,), place.power)
         if isinstance(place, Running):
             return Unknown("what a loop has added up so far is used before its end")
-        if isinstance(place, Spread):
+        if isinstance(place, (Spread, Corner, Diagonal)):
             return Unknown(describe(place))
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)

@@ -164,6 +164,36 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Corner:
+    """Positions along `axis`, from zero, in an array of as many rows as columns: those of the share.
+
+    ``V`` is ``iota`` along `axis`, of the whole batch along both axes.
+    """
+
+    axis: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagonal:
+    """``N**power * v`` is the device's block of ``V`` on the diagonal of two `axes`.
+
+    `alone`, ``V`` is zero in all other blocks. Such is ``eye(rows)``, and what a linear function makes of
+    each of its rows: `jax.jacrev` asks so for the derivatives of all results.
+    """
+
+    #: In their order.
+    axes: tuple[int, int]
+    power: Power = 0
+    alone: bool = True
+
+    def at(self, axes: Sequence[int]) -> "Diagonal":
+        """The same where its axes are others, `axes`, in either order."""
+        first, last = sorted(axes)
+        return replace(self, axes=(first, last))
+
+
+@dataclass(frozen=True, slots=True)
 class OwnKey:
     """A PRNG key of the device's own, where ``V`` is the one key of the whole-batch program.
 
@@ -205,7 +235,8 @@ class Unknown:
 
 Placement: TypeAlias = (
     "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running"
-    " | Index | Downward | Positions | Labels | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    " | Index | Downward | Positions | Labels | Corner | Diagonal | OwnKey | Blocks | Copies | OwnKeys"
+    " | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

@@ -1,9 +1,10 @@
 """Products that sum over axes of two operands: matrix products and convolutions."""
 
+from dataclasses import replace
 from typing import Any
 
 from ..equation import Equation, Result, Stuck, rule
-from ..lattice import Loose, Mixed, Partial, Placement, Replicated, Sharded
+from ..lattice import Diagonal, Loose, Mixed, Partial, Placement, Replicated, Sharded
 from .elementwise import describe, power_of
 
 
@@ -14,6 +15,8 @@ def dot_general(eq: Equation, x: Placement, y: Placement, *, dimension_numbers: 
     power = power_of(x) + power_of(y)
     if isinstance(x, Mixed) or isinstance(y, Mixed):
         return of_groups(eq, x, y, contract, batch)
+    if isinstance(x, Diagonal) or isinstance(y, Diagonal):
+        return of_diagonal(eq, x, y, contract, batch)
     for place in (x, y):
         if not isinstance(place, (Replicated, Sharded, Partial)):
             raise Stuck(describe(place))
@@ -78,6 +81,33 @@ def of_groups(eq: Equation, x: Placement, y: Placement, contract: Any, batch: An
         raise Stuck(describe(place))
     axes = tuple(at + own[operand].index(axis) for axis in place.axes)
     return Mixed(axes, axes[place.axes.index(place.axis)], place.ahead, power)
+
+
+def of_diagonal(eq: Equation, x: Placement, y: Placement, contract: Any, batch: Any) -> Result:
+    """A product with what is zero outside the device's own block: of other rows only the device's own count.
+
+    Contracted over one of the axes of the diagonal it is whole, and sharded along the other one.
+    """
+    operand = 0 if isinstance(x, Diagonal) else 1
+    place, other = (x, y) if operand == 0 else (y, x)
+    assert isinstance(place, Diagonal)
+    power = power_of(x) + power_of(y)
+    own = [a for a in range(len(eq.shape(operand))) if a not in (*contract[operand], *batch[operand])]
+    more = len(eq.shape(0)) - len(contract[0]) - len(batch[0]) if operand else 0
+    to = {axis: at for at, axis in enumerate(batch[operand])}
+    to |= {axis: len(batch[0]) + more + at for at, axis in enumerate(own)}
+    pairs = [*zip(contract[operand], contract[1 - operand], strict=True)]
+    pairs += zip(batch[operand], batch[1 - operand], strict=True)
+    met = [pair for pair in pairs if pair[0] in place.axes]
+    if isinstance(other, Replicated) and not met:
+        return replace(place, power=power).at([to[axis] for axis in place.axes])
+    if not isinstance(other, Sharded) or other.outer != 1 or [pair[1] for pair in met] != [other.axis]:
+        raise Stuck(describe(place if isinstance(other, Replicated) else other))
+    if met[0][0] in contract[operand]:
+        if not place.alone:
+            raise Stuck(describe(place))
+        return Sharded(to[next(axis for axis in place.axes if axis != met[0][0])], power)
+    return replace(place, power=power).at([to[axis] for axis in place.axes])
 
 
 @rule("conv_general_dilated")

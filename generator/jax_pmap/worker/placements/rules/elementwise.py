@@ -10,7 +10,9 @@ from ..lattice import (
     WHOLE,
     Blocks,
     Copies,
+    Corner,
     Dealt,
+    Diagonal,
     Downward,
     Extreme,
     Index,
@@ -95,8 +97,10 @@ def describe(place: Placement) -> str:
         return "one example is combined with others"
     if isinstance(place, (Loose, Rounds, Running)):
         return "sums of groups, of other rows on a device than in the whole batch, are used one by one"
-    if isinstance(place, (Positions, Labels)):
+    if isinstance(place, (Positions, Labels, Corner)):
         return "positions within the share are used as if they were positions within the batch"
+    if isinstance(place, Diagonal):
+        return "what tells the examples apart, as `eye` does, has those of this device alone"
     return f"what this device holds ({shown(place)}) is used as if it were whole"
 
 
@@ -134,10 +138,33 @@ def partial_power(eq: Equation, operand: int, place: Placement) -> "Power | None
     raise Stuck("a part of a sum over the batch is combined with values of single examples")
 
 
+def diagonal(eq: Equation, places: Sequence[Placement]) -> "tuple[int, int] | None":
+    """The axes of the diagonal that the device's block of some operands is on; None where none is.
+
+    Raises:
+        Stuck: they are on different ones, or what another has in those rows and columns is not known.
+    """
+    found = [place for place in places if isinstance(place, Diagonal)]
+    if not found:
+        return None
+    axes = found[0].axes
+    for place in places:
+        rows = isinstance(place, Sharded) and place.axis in axes and place.outer == 1
+        same = isinstance(place, Diagonal) and place.axes == axes
+        if not (rows or same or isinstance(place, Replicated)):
+            raise Stuck(describe(found[0] if place in found else place))
+    return axes
+
+
+def is_alone(eq: Equation, operand: int, place: Placement) -> bool:
+    """Whether an operand is zero in all blocks but those on a diagonal."""
+    return eq.is_zero(operand) or (isinstance(place, Diagonal) and place.alone)
+
+
 @rule("add", "sub")
 def add(eq: Equation, *places: Placement, **_: Any) -> Result:
     """Linear: partial sums stay partial, where they are off by the same power."""
-    index = [i for i, place in enumerate(places) if isinstance(place, (Index, Positions, Labels))]
+    index = [i for i, place in enumerate(places) if isinstance(place, (Index, Positions, Labels, Corner))]
     if index and eq.name == "add":
         return add_positions(eq, *places)
     extremes = [i for i, place in enumerate(places) if isinstance(place, Extreme)]
@@ -153,6 +180,10 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
         if len(powers) > 1:
             raise Stuck("a part of a sum over the batch is added to what is whole already")
         return Partial(powers.pop() if powers else 0)
+    axes = diagonal(eq, places)
+    if axes is not None:
+        alone = all(is_alone(eq, i, place) for i, place in enumerate(places))
+        return Diagonal(axes, common_power(eq, places), alone)
     how = alike(eq, places)
     return placed(how, common_power(eq, places))
 
@@ -175,7 +206,7 @@ def add_positions(eq: Equation, x: Placement, y: Placement) -> Result:
         if isinstance(one, Positions) and isinstance(other, Index) and one.column is None:
             if other.length == one.length:
                 return Same(Sharded(one.axis), at)
-        if isinstance(one, (Positions, Index)) and eq.is_zero(1 - at):
+        if isinstance(one, (Positions, Index, Corner)) and eq.is_zero(1 - at):
             return Same(one, at)
         first = eq.value(1 - at)
         if isinstance(one, Positions) and one.column is None:
@@ -183,7 +214,7 @@ def add_positions(eq: Equation, x: Placement, y: Placement) -> Result:
         if isinstance(one, Labels) and not one.least and not power_of(other) and (first or 0) > 0:
             holds_positions(eq)
             return replace(one, least=first)
-    raise Stuck(describe(x if isinstance(x, (Index, Positions)) else y))
+    raise Stuck(describe(x if isinstance(x, (Index, Positions, Corner)) else y))
 
 
 @rule("mul")
@@ -211,6 +242,9 @@ def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
                 return one
             if value is not None and value < 0:
                 return Extreme(opposite(one.op))
+    axes = diagonal(eq, (x, y))
+    if axes is not None:
+        return Diagonal(axes, power_of(x) + power_of(y), is_alone(eq, 0, x) or is_alone(eq, 1, y))
     return placed(alike(eq, (x, y)), power_of(x) + power_of(y))
 
 
@@ -222,6 +256,11 @@ def div(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
         return Partial(x.power - y.power)
     if isinstance(x, Extreme) and y == WHOLE and (eq.value(1) or 0) > 0:
         return x
+    axes = None if whole_numbers else diagonal(eq, (x, y))
+    if axes is not None:
+        if is_alone(eq, 1, y):
+            raise Stuck("what is zero for all other examples divides")
+        return Diagonal(axes, power_of(x) - power_of(y), is_alone(eq, 0, x))
     how = alike(eq, (x, y))
     if whole_numbers:
         no_powers(eq, (x, y))
@@ -269,7 +308,7 @@ def linear(eq: Equation, x: Placement, **_: Any) -> Result:
     if isinstance(x, Extreme) and eq.name == "neg":
         in_order(eq)
         return Extreme(opposite(x.op))
-    if isinstance(x, (Partial, Replicated)):
+    if isinstance(x, (Partial, Replicated, Diagonal)):
         return x
     return placed(alike(eq, (x,)), power_of(x))
 
@@ -362,6 +401,8 @@ def compare(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
             if isinstance(other, Labels) and (other.least > 0) == (one.least > 0):
                 if (other.axis, other.length) == (one.axis, one.length):
                     return Sharded(one.axis)
+    if isinstance(x, Corner) and y == Corner(x.other, x.axis) and eq.name == "eq":
+        return Diagonal((min(x.axis, x.other), max(x.axis, x.other)))
     common_power(eq, (x, y))
     return placed(alike(eq, (x, y)), 0)
 
@@ -380,11 +421,15 @@ def select(eq: Equation, which: Placement, *cases: Placement, **_: Any) -> Resul
         return Partial(powers.pop() if powers else 0)
     if which == WHOLE and len(set(cases)) == 1 and isinstance(cases[0], Extreme):
         return cases[0]
-    how = alike(eq, (which, *cases))
+    axes = diagonal(eq, (which, *cases))
+    how = alike(eq, (which, *cases)) if axes is None else None
     powers = {power_of(case) for i, case in enumerate(cases) if not eq.is_zero(i + 1)}
     if len(powers) > 1:
         raise Stuck("numbers that depend on the size of the share in different ways are exchanged")
-    return placed(how, powers.pop() if powers else 0)
+    power = powers.pop() if powers else 0
+    if axes is not None:
+        return Diagonal(axes, power, all(is_alone(eq, i, case) for i, case in enumerate(cases, 1)))
+    return placed(how, power)
 
 
 @rule("sqrt", "rsqrt", "cbrt", "abs", "sign", "square", "integer_pow")

@@ -5,7 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
-from ..lattice import Blocks, Copies, Extreme, Loose, Mixed, Partial, Placement, Replicated, Sharded, scaled
+from ..lattice import (
+    Blocks,
+    Copies,
+    Diagonal,
+    Extreme,
+    Loose,
+    Mixed,
+    Partial,
+    Placement,
+    Replicated,
+    Sharded,
+    scaled,
+)
 from ..terms import kind_of
 from .elementwise import describe, layout, no_powers, power_of
 
@@ -37,6 +49,13 @@ def reduce_sum(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any) -> 
         if x.axis in axes:
             return Partial(x.power)
         return Sharded(kept_axis(x.axis, axes), x.power, x.outer)
+    if isinstance(x, Diagonal):
+        left = tuple(kept_axis(axis, axes) for axis in x.axes if axis not in axes)
+        if len(left) == 2:
+            return x.at(left)
+        if not x.alone:
+            raise across(eq, "a sum")
+        return Sharded(left[0], x.power) if left else Partial(x.power)
     if isinstance(x, Mixed):
         if x.axis in axes:
             left = tuple(kept_axis(axis, axes) for axis in x.axes if axis not in axes)

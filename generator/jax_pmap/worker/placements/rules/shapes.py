@@ -10,6 +10,8 @@ from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import (
     Blocks,
     Copies,
+    Corner,
+    Diagonal,
     Downward,
     Extreme,
     Index,
@@ -37,6 +39,15 @@ def broadcast_in_dim(
 ) -> Result:
     """Along new axes; one that grows with the share holds this device's part of as many copies."""
     varying = eq.varying()
+    if isinstance(x, Diagonal):
+        axes = tuple(broadcast_dimensions[axis] for axis in x.axes)
+        if varying != tuple(sorted(axes)):
+            raise Stuck("an array is spread over the examples twice")
+        return x.at(axes)
+    if in_squares(eq) and (isinstance(x, Replicated) or (isinstance(x, Sharded) and x.outer == 1)):
+        if isinstance(x, Sharded) and eq.shape(0)[x.axis] != eq.out()[broadcast_dimensions[x.axis]]:
+            raise Stuck("an array is spread over the examples twice")
+        return Diagonal((varying[0], varying[1]), x.power, eq.is_zero(0))
     if isinstance(x, (Index, Downward)) or (isinstance(x, Positions) and x.column is not None):
         raise Stuck(describe(x))
     if isinstance(x, (Sharded, Positions, Labels)):
@@ -100,6 +111,8 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
         return of_rows(eq, x)
     if isinstance(x, Mixed):
         return regrouped(eq, x)
+    if isinstance(x, Diagonal):
+        return diagonal_reshaped(eq, x)
     if isinstance(x, SHAPED_ALIKE):
         if not eq.varying():
             return x
@@ -149,6 +162,31 @@ def reshaped(eq: Equation, x: Sharded, given: Sequence[Shape]) -> Placement:
                 axes = tuple(range(start, end))
                 return Mixed(axes, axis, math.prod(shape[first : x.axis]) * x.outer, x.power)
     raise Stuck("a reshape mixes the examples of this device with the axis ahead of them")
+
+
+def in_squares(eq: Equation) -> bool:
+    """Whether the result has the device's share along two axes of one size, and is whole along all others."""
+    axes = eq.varying()
+    sizes = {
+        shapes[0][axis] * count for shapes, count in zip(eq.outputs, eq.counts, strict=True) for axis in axes
+    }
+    return len(axes) == 2 and len(sizes) == 1
+
+
+def diagonal_reshaped(eq: Equation, x: Diagonal) -> Placement:
+    """Either axis may be joined with those behind it, and split where its first part is the batch."""
+    given, outs = [shapes[0] for shapes in eq.inputs], [shapes[0] for shapes in eq.outputs]
+    to = []
+    for axis in x.axes:
+        start = boundary(given, outs, axis)
+        ends = (boundary(given, outs, last) for last in range(axis + 1, len(given[0]) + 1))
+        end = next((end for end in ends if end is not None), None)
+        if start is None or end is None:
+            raise Stuck(describe(x))
+        to += [at for at in eq.varying() if start <= at < end and math.prod(outs[0][start:at]) == 1]
+    if tuple(sorted(to)) != eq.varying() or len(to) != 2:
+        raise Stuck(describe(x))
+    return x.at(to)
 
 
 def boundary(given: Sequence[Shape], outs: Sequence[Shape], at: int) -> "int | None":
@@ -218,6 +256,8 @@ def squeeze(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) 
         if x.axis in dimensions:
             raise Stuck("the axis of the examples is dropped")
         return replace(x, axis=x.axis - sum(d < x.axis for d in dimensions))
+    if isinstance(x, Diagonal) and not set(x.axes) & set(dimensions):
+        return x.at([axis - sum(d < axis for d in dimensions) for axis in x.axes])
     if isinstance(x, Mixed) and not set(x.axes) & set(dimensions):
         kept = {axis: axis - sum(d < axis for d in dimensions) for axis in x.axes}
         return replace(x, axes=tuple(kept.values()), axis=kept[x.axis])
@@ -232,6 +272,8 @@ def transpose(eq: Equation, x: Placement, *, permutation: Sequence[int], **_: An
     if isinstance(x, Mixed):
         axes = tuple(list(permutation).index(axis) for axis in x.axes)
         return replace(x, axes=axes, axis=list(permutation).index(x.axis))
+    if isinstance(x, Diagonal):
+        return x.at([list(permutation).index(axis) for axis in x.axes])
     if isinstance(x, (Sharded, Labels)) or (isinstance(x, Positions) and x.column is None):
         return replace(x, axis=list(permutation).index(x.axis))
     raise Stuck(describe(x))
@@ -240,6 +282,9 @@ def transpose(eq: Equation, x: Placement, *, permutation: Sequence[int], **_: An
 @rule("iota")
 def iota(eq: Equation, *_: Placement, dimension: int, **__: Any) -> Result:
     """Positions along an axis that is whole; within the share where they are those of examples."""
+    if in_squares(eq) and dimension in eq.varying():
+        holds_positions(eq)
+        return Corner(dimension, sum(eq.varying()) - dimension)
     axis = eq.split()
     if axis is None:
         return Replicated()
@@ -440,6 +485,8 @@ def split(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
         return x
     if isinstance(x, Sharded) and x.axis != axis:
         return x
+    if all(len(params["sizes"]) == 1 for params in eq.every):
+        return x  # All of it.
     if isinstance(x, Sharded):
         sizes = zip(*(params["sizes"] for params in eq.every), strict=True)
         groups = [groups_in(eq, x, [int(size) for size in row]) for row in sizes]
