@@ -1,6 +1,7 @@
 """Batches that a function makes itself: what is divided, what stays whole, and what is refused."""
 
 import json
+import re
 import textwrap
 from typing import Any
 
@@ -282,7 +283,7 @@ def test_why_positions_are_divided_and_no_rows_is_said(made: Project) -> None:
     found = plan(made, "attended_in_order")
     assert found["made"] == 16
     (note,) = (each for each in found["notes"] if "along axis 1" in each)
-    assert "JP055" in note and "98% of the work" in note
+    assert "JP055" in note and re.search(r"9\d% of the work", note)
 
 
 def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:
