@@ -250,6 +250,38 @@ def test_a_function_that_holds_a_mapped_one_is_told_from_others(project: Project
     project.refused("JP053", "gen", "f.py::f", "--inputs", "f.py::marked", exit_code=1)
 
 
+def test_a_function_around_a_variable_that_was_never_set_is_told_from_others(project: Project) -> None:
+    """As `optax.exponential_decay` makes one, which clips where it is given an end alone."""
+    write(
+        project,
+        """\
+        def decay(rate, end=None):
+            if end is not None:
+                clip = lambda x: jnp.maximum(x, end)
+
+            def schedule(x):
+                return x * rate if end is None else clip(x * rate)
+
+            return schedule
+
+        def f(x, rule):
+            return rule(x).mean()
+
+        def functions():
+            return jnp.ones((24, 3)), decay(2.0)
+        """,
+    )
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::functions", "-o", "out.py")
+    assert "takes no function of other contents, and with --static rule any" in made.words, made.stderr
+    for rule, said in (("2.0", "2.0"), ("3.0", "`rule` is not the"), ("2.0, 5.0", "`rule` is not the")):
+        run = f"import out, f; print(out.f(f.jnp.ones((24, 3)), f.decay({rule})))"
+        words = [sys.executable, "-c", run]
+        done = subprocess.run(
+            words, cwd=project.folder, env=simulated(8), capture_output=True, text=True, check=False
+        )
+        assert said in " ".join((done.stdout + done.stderr).split())
+
+
 def test_object_of_a_class_that_a_function_makes_is_told_from_others(project: Project) -> None:
     """They have one name, and what decides is a variable of the function, or stands in another such class."""
     write(
