@@ -850,7 +850,7 @@ def test_a_nested_function_may_change_what_its_function_has(project: Project) ->
 
 def test_structure_asked_unseen_is_refused(project: Project) -> None:
     beside = "def total(b):\n    return jnp.sum(b.get('y', 0.0))\n\n\n"
-    write(project, beside + "def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + total(b)\n")
+    write(project, beside + "def f(p, b):\n    b = {**b}\n    return jnp.sum(b['x'] @ p['w']) + total(b)\n")
     says = ("may turn out otherwise for another `b`",)
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
@@ -869,6 +869,60 @@ def test_the_parts_of_a_batch_are_those_of_the_proof_where_one_has_a_default(
     write(project, f"def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + jnp.sum({part})\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts", "--no-run")
     assert 'if sorted(b) != ["x"]:' in made.stdout, made.stderr
+
+
+ASKED_BESIDE = """\
+def weights(data):
+    w = data.get("w", None)
+    if w is None:
+        w = jnp.abs(data["x"][:, 0])
+    return w, data.get("scale", 1.0)
+
+
+def loss(p, batch):
+    w, scale = weights(batch)
+    return scale * jnp.sum((batch["x"] @ p["w"]) ** 2 * w) / jnp.sum(w)
+
+
+def f(p, given):
+    return jax.value_and_grad(loss)(p, given)
+
+
+def weighted():
+    p, given = dicts()
+    return p, {**given, "w": np.arange(24.0, dtype="f")}
+"""
+ASKED_OTHERS = """
+import numpy as np
+import f, f_pmap
+for p, given in (f.dicts(), f.weighted(), (f.dicts()[0], {**f.dicts()[1], "scale": np.ones((), "f")})):
+    try:
+        print(np.allclose(f.f(p, given)[0], f_pmap.f(p, given)[0]))
+    except (ValueError, NotImplementedError):
+        print("refused")
+"""
+
+
+@pytest.mark.parametrize("given", ["dicts", "weighted"])
+def test_a_function_beside_may_ask_for_parts_of_an_argument_that_it_is_given(
+    project: Project, given: str
+) -> None:
+    """As one that says the weights of a loss does, by the entries that a batch has."""
+    write(project, ASKED_BESIDE)
+    made = project.run("gen", "f.py::f", "--inputs", f"f.py::{given}", "-o", "f_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED_OTHERS], env=simulated(2), capture_output=True, text=True
+    )
+    wanted = ["True", "refused", "refused"] if given == "dicts" else ["refused", "True", "refused"]
+    assert done.stdout.split() == wanted, done.stderr
+    # Where another call of it gives something else, nothing tells what that has.
+    twice = ASKED_BESIDE.replace("jnp.sum(w)", "jnp.sum(weights(batch['more'])[0])", 1)
+    more = "\n\ndef more():\n    p, given = dicts()\n    return p, {**given, 'more': given}\n"
+    write(project, twice + more)
+    says = ("may turn out otherwise for another `data`",)
+    project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::more", says=says, exit_code=1)
 
 
 ABSENT = """\

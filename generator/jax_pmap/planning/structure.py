@@ -62,7 +62,8 @@ def check_structure(
         for call in own_nodes(function):
             if isinstance(call, ast.Call):
                 for callee, entered in passed(call, known, names):
-                    enter(divided, waiting, callee, entered)
+                    enter(divided, waiting, callee, {*entered})
+    whole = handed_on(definition, divided, known, roles.axes)
     for function, names in sorted(divided.items(), key=lambda item: item[0].lineno):
         for node in chosen_by_size(function):
             raise refused(
@@ -75,10 +76,12 @@ def check_structure(
         guarded = isinstance(function, ast.FunctionDef) and guards(function, target.source.path)
         own = function not in apart
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
-            if own and (stays_absent(node, definition, described, roles) or is_told(node, definition)):
+            if own and is_told(node, definition):
                 continue
-            parts = divided_parts(node, definition, described) if own else None
-            parts = parts or (attribute(node, definition, described, value) if own else None)
+            argument = whole[function].get(name, "")
+            if stays_absent(node, argument, described, roles):
+                continue
+            parts = divided_parts(node, argument, described) or attribute(node, argument, described, value)
             if parts is not None:
                 forms[parts] = None
                 continue
@@ -137,10 +140,44 @@ def spread(function: Function, names: set[str]) -> None:
                 names |= stored(node)
 
 
+def handed_on(
+    definition: ast.FunctionDef,
+    divided: dict[Function, set[str]],
+    known: dict[str, ast.FunctionDef],
+    arguments: Collection[str],
+) -> dict[Function, dict[str, str]]:
+    """By function, the names that are an argument of the target as it was given, in every call: and which.
+
+    In ``def weights(data): return data.get("mask")`` that is called as ``weights(batch)``, `data` is `batch`.
+    """
+    given: dict[Function, dict[str, set[str]]] = {function: {} for function in divided}
+    given[definition] = {name: {name} for name in arguments}
+    kept = {function: dict[str, set[str]]() for function in divided}
+    bound = {function: names_stored(function) for function in divided}
+    size = -1
+    while size != (size := sum(len(of) for each in given.values() for of in each.values())):
+        for function, names in divided.items():
+            kept[function] = {name: of for name, of in given[function].items() if name not in bound[function]}
+            for inner in inner_functions(function):
+                own = parameters(inner)
+                for name, of in kept[function].items():
+                    if name not in own:
+                        given[inner].setdefault(name, set()).update(of)
+            for call in own_nodes(function):
+                for callee, entered in passed(call, known, names) if isinstance(call, ast.Call) else ():
+                    for name, value in entered.items():
+                        of = kept[function].get(value.id, {""}) if isinstance(value, ast.Name) else {""}
+                        given[callee].setdefault(name, set()).update(of)
+    return {
+        function: {name: next(iter(of)) for name, of in names.items() if len(of) == 1}
+        for function, names in kept.items()
+    }
+
+
 def passed(
     call: ast.Call, known: dict[str, ast.FunctionDef], names: set[str]
-) -> Iterator[tuple[Function, set[str]]]:
-    """Functions that a call hands split values to, and the parameters that get them."""
+) -> Iterator[tuple[Function, dict[str, ast.expr | None]]]:
+    """Functions that a call hands split values to, and the parameters that get them, with what they get."""
 
     def holds(node: ast.expr) -> bool:
         return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
@@ -155,21 +192,20 @@ def passed(
             continue
         order = parameters(callee)
         starred = any(isinstance(argument, ast.Starred) for argument in call.args)
-        taken = {
-            name
-            for name, value in zip(order, call.args, strict=False)
-            if not starred and root_name(value) in names
+        by_name = ((k.arg, k.value) for k in call.keywords if k.arg in order)
+        by_place = () if starred else zip(order, call.args, strict=False)
+        taken: dict[str, ast.expr | None] = {
+            name: value for name, value in (*by_place, *by_name) if name and root_name(value) in names
         }
-        taken |= {k.arg for k in call.keywords if k.arg in order and root_name(k.value) in names}
         if starred and any(holds(argument) for argument in call.args):
-            taken = set(order)
+            taken = dict.fromkeys(order)
         yield callee, taken
     # `jax.lax.scan(step, carry, batch)`: anything may end up anywhere.
     if any(holds(argument) for argument in call.args):
         for node in call.args:
             handed = known.get(node.id) if isinstance(node, ast.Name) else None
             if handed is not None:
-                yield handed, set(parameters(handed))
+                yield handed, dict.fromkeys(parameters(handed))
 
 
 def asking(
@@ -195,77 +231,55 @@ def asking(
             yield node, name
 
 
-def stays_absent(
-    node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described], roles: Roles
-) -> bool:
-    """Whether ``batch.get("mask")`` asks for a part that no batch has: the emitted code takes none with it.
+def stays_absent(node: ast.expr, argument: str, described: Sequence[Described], roles: Roles) -> bool:
+    """Whether ``data.get("mask")`` asks for a part that the `argument` has not: the emitted code takes none.
 
     It holds every array of an argument that is split to those of the example. A part that is None is none.
     """
-    call = ast.unparse(node)
-    asks = re.fullmatch(r"(\w+)\.get\(('\w+')(?:, None)?\)", call)
-    if asks is None:
+    asks = re.fullmatch(r"\w+\.get\(('\w+')(?:, None)?\)", ast.unparse(node))
+    if asks is None or not argument:
         return False
-    name, key = asks.groups()
-    leaves = [leaf for argument in described if argument["name"] == name for leaf in argument["leaves"]]
-    split = len(roles.axes.get(name, {})) == len(leaves) > 0
-    absent = not any(f"{name}[{key}]" in leaf["path"] for leaf in leaves)
-    return split and absent and is_bound_once(name, definition)
+    leaves = [leaf for each in described if each["name"] == argument for leaf in each["leaves"]]
+    split = len(roles.axes.get(argument, {})) == len(leaves) > 0
+    return split and not any(f"{argument}[{asks[1]}]" in leaf["path"] for leaf in leaves)
 
 
-def divided_parts(
-    node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described]
-) -> FixedForm | None:
-    """The parts of a batch that ``batch.get(key, 1.0)`` asks for one of them: they are checked.
+def divided_parts(node: ast.expr, argument: str, described: Sequence[Described]) -> FixedForm | None:
+    """The parts of an `argument` that ``batch.get(key, 1.0)`` asks for one of them: they are checked.
 
     With those it has in the example, a key is there or not as it was seen, wherever the key comes from.
     """
     get = node.func if isinstance(node, ast.Call) else None
     asks = isinstance(get, ast.Attribute) and get.attr == "get" and isinstance(get.value, ast.Name)
-    name = asked(node) if asks else None
-    tree = next((argument["tree"] for argument in described if argument["name"] == name), None)
-    if name is None or not isinstance(tree, dict) or tree["kind"] != "dict":
+    tree = next((each["tree"] for each in described if each["name"] == argument), None) if asks else None
+    if not isinstance(tree, dict) or tree["kind"] != "dict":
         return None
-    if not is_bound_once(name, definition):
-        return None
-    return FixedForm(name, f"sorted({name})", value=f"[{', '.join(tree['keys'])}]")
+    return FixedForm(argument, f"sorted({argument})", value=f"[{', '.join(tree['keys'])}]")
 
 
 def attribute(
     node: ast.expr,
-    definition: ast.FunctionDef,
+    argument: str,
     described: Sequence[Described],
     value: Callable[[str, str], str | None],
 ) -> FixedForm | None:
     """What is checked where ``getattr(batch, "mask", None)`` or ``hasattr(batch, "mask")`` asks for a field.
 
-    That it is an array where it was one, or else the constant that it was.
+    That it is an array where it was one in the `argument`, or else the constant that it was.
     """
     match node:
-        case ast.Call(func=ast.Name(), args=[ast.Name(id=name), ast.Constant(value=str(field)), *_]):
+        case ast.Call(func=ast.Name() as function, args=[ast.Name(), ast.Constant(value=str(field)), *rest]):
             pass
         case _:
             return None
-    if not is_bound_once(name, definition):
+    if not argument:
         return None
-    paths = [
-        leaf["path"] for argument in described if argument["name"] == name for leaf in argument["leaves"]
-    ]
-    if any(re.match(rf"{name}\.{field}\b", path) for path in paths):
-        return FixedForm(name, f"(getattr({name}, {field!r}, None) is None)", value="False")
-    found = value(name, asks := ast.unparse(node))
-    return None if found is None else FixedForm(name, asks, value=found)
-
-
-def is_bound_once(name: str, definition: ast.FunctionDef) -> bool:
-    """Whether a parameter is the argument wherever it is read."""
-    bound = [
-        each
-        for each in ast.walk(definition)
-        if (isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load))
-        or (isinstance(each, ast.arg) and each.arg == name)
-    ]
-    return len(bound) == 1
+    paths = [leaf["path"] for each in described if each["name"] == argument for leaf in each["leaves"]]
+    if any(re.match(rf"{argument}\.{field}\b", path) for path in paths):
+        return FixedForm(argument, f"(getattr({argument}, {field!r}, None) is None)", value="False")
+    asks = ast.unparse(ast.Call(function, [ast.Name(argument), ast.Constant(field), *rest], []))
+    found = value(argument, asks)
+    return None if found is None else FixedForm(argument, asks, value=found)
 
 
 def is_told(node: ast.expr, definition: ast.FunctionDef) -> bool:
