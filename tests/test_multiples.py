@@ -386,6 +386,8 @@ def test_several_rows_for_each_example_are_handed_in_by_another_axis(project: Pr
         "take `logits` as (24, 3, 5), and hand on `logits.reshape(-1, *logits.shape[2:])`",
     )
     project.refused("JP041", "gen", "ensemble.py::loss", *given, says=says, exit_code=1)
+    # So it says where nobody named the batch, and the function fails on a share of one of them.
+    project.refused("JP068", "gen", "ensemble.py::loss", *given[:4], says=says[1:], exit_code=1)
     given = ("--arg", "logits=f32[24,3,5]", "--arg", "labels=f32[24,5]", "--no-run")
     made = project.run("gen", "ensemble.py::of_groups", *given)
     assert "derived for all inputs and device counts" in made.words

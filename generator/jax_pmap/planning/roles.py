@@ -528,6 +528,12 @@ class RoleFinder:
         if not self.found_data:
             yield from assignments
 
+    def several_rows(self) -> str:
+        """How to hand in data of which one has several rows for each of another's; "" where none has."""
+        data = [leaf for leaf in self._free if leaf.data > 0.2 and leaf.argument not in self.differentiated]
+        rows = {self._at(leaf): 0 for leaf in data if leaf.shape and leaf.shape[0] >= self.enough}
+        return self._grouped(rows) if rows else ""
+
     def _grouped(self, fixed: Mapping[tuple[str, int], int]) -> str:
         """How to hand in what has several rows for each of the others', in a function of one's own."""
         rows = min(self._shape(place)[axis] for place, axis in fixed.items())
