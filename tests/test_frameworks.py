@@ -67,6 +67,54 @@ EQUINOX = """
 """
 
 
+OPTIMIZER_GIVEN = """
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    def loss(model, x):
+        return jnp.mean(jax.vmap(model)(x) ** 2)
+
+    @eqx.filter_jit
+    def step(model, optimizer, state, x):
+        value, grads = eqx.filter_value_and_grad(loss)(model, x)
+        updates, state = optimizer.update(grads, state, model)
+        return eqx.apply_updates(model, updates), state, value
+
+    @eqx.filter_jit
+    def applied(model, optimizer, state, x):
+        grads = eqx.filter_grad(loss)(model, x)
+        made, state = optimizer.update(grads, state, model)
+        return loss(eqx.apply_updates(model, made), x), state
+
+    def inputs(optimizer=optax.adam(0.1)):
+        model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+        state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+        return model, optimizer, state, np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+"""
+OTHER_OPTIMIZER = """
+import numpy as np
+import optax
+import step_pmap, steps
+
+given = steps.inputs(optax.sgd(0.3, momentum=0.9))
+model, _, value = step_pmap.step(*given)
+want, _, wanted = steps.step(*given)
+assert np.allclose(value, wanted)
+assert np.allclose(model.layers[0].weight, want.layers[0].weight)
+"""
+
+
+def test_equinox_step_takes_any_optimizer_unless_the_batch_meets_what_it_gives(project):
+    pytest.importorskip("equinox")
+    (project.folder / "step_pmap.py").write_text(proved(project, OPTIMIZER_GIVEN, "step", "--no-run"))
+    run_on_devices(project, OTHER_OPTIMIZER)
+    words = project.run("gen", "steps.py::applied", "--inputs", "steps.py::inputs", "--no-run").words
+    assert "`optimizer` is static; the emitted function takes no " in words
+
+
 def test_equinox_module_is_partitioned_as_equinox_does(project):
     pytest.importorskip("equinox")
     code = proved(project, EQUINOX, "step", "--backend", "shard_map")

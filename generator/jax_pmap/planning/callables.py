@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
+import libcst.matchers as m
 
 from jax_pmap.emit.callees import CallGraph, UserFunction
-from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.places import Body, Statement, inside, place
 from jax_pmap.emit.syntax import names_in
 from jax_pmap.model import ParameterKind, Refusal, Sync
 from jax_pmap.planning.plan import is_literal, plain_constants
@@ -219,7 +220,8 @@ def only_given_whole(name: str, body: Body, roles: Roles, found: Observation, fo
     same update on every device, and that of one device on the whole batch. So another one needs no
     other collectives. Anything else done with it counts against it, and so do values that are not
     known, and calls that do not take arrays to arrays: a function or a number that comes of it may
-    decide what is done with the batch. Where each device has its own part of the gradients, none is such.
+    decide what is done with the batch, unless that meets nothing of it. Where each device has its own part of
+    the gradients, none is such.
     """
     calls: list[tuple[cst.Call, bool]] = []
     if not _find(body.function.body, name, None, False, calls):
@@ -233,11 +235,39 @@ def only_given_whole(name: str, body: Body, roles: Roles, found: Observation, fo
         if reads & functions or not given or not given <= known:
             return False
         result = body.expression_nodes.get(call)
-        if result is None or result.point not in found.arrays:
+        if result is None:
+            return False
+        if result.point not in found.arrays and (
+            again or not _meets_whole_alone(body.statements[result.statement], body, roles, found)
+        ):
             return False
         if any(inside(place(sync.span), span) for sync in folds):
             return False
     return True
+
+
+def _meets_whole_alone(made: Statement, body: Body, roles: Roles, found: Observation) -> bool:
+    """Whether what a call in a statement gives goes into nothing but what every device has alike, with such.
+
+    As an update does that is a module: it goes into the model, and the model to the caller.
+    """
+    if len(made.blocks) > 1 or made.keeps or made.kind == "other":
+        return False
+    start, names = place(made.span)[:2], set[str]()
+    functions = {scope.name for scope in body.scopes.values()}
+    for statement in sorted(body.statements.values(), key=lambda each: place(each.span)):
+        if statement is made or (place(statement.span)[:2] > start and statement.reads & names):
+            whole = _whole_names(body, roles, found, place(statement.span)[:2])
+            if statement.reads & functions or not (statement.reads & body.local_names) - names <= whole:
+                return False
+            names |= {name for name, _ in statement.names}
+    apart = m.OneOf(*(getattr(m, each.__name__)() for each in INNER))
+    rest = [
+        node
+        for node in body.function.body.body
+        if isinstance(node, cst.BaseCompoundStatement) and place(body.span(node))[:2] > start
+    ]
+    return not any(names_in(node) & names for node in (*rest, *m.findall(body.function.body, apart)))
 
 
 def _whole_names(body: Body, roles: Roles, found: Observation, before: tuple[int, int] | None) -> set[str]:
