@@ -311,6 +311,7 @@ def test_options_of_a_script_have_their_defaults(project):
     result = project.refused("JP008", "gen", "train.py::mean", "--arg", "x=f32[24,3]")
     assert "reads from the command line" in result.words
     assert "--in-place" in result.words
+    assert "`train.py` cannot be imported (line 1): ModuleNotFoundError: No module named" in result.words
     document = json.loads(
         project.run("plan", "train.py::mean", "--arg", "x=f32[24,3]", "--output-format", "json").stdout
     )

@@ -441,6 +441,7 @@ def _check_copies(target: Target, plan: Plan, carried: Slice, adapted: Iterable[
                     f"`{target.facts.name}` needs what `{ast.unparse(called)}(…)` reads from the command "
                     f"line. A second file cannot do that again, and `{source.shown_path}` cannot be imported",
                     "Edit the file itself, with --in-place; or pass the values as arguments of "
-                    f"`{target.facts.name}`",
+                    f"`{target.facts.name}`; or have it imported, as --stub does where data alone is loaded",
                     target.facts.span,
+                    tuple(note.partition(";")[0] for note in plan.notes if "cannot be imported" in note),
                 )
