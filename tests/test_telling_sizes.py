@@ -504,3 +504,31 @@ def test_masks_of_numpy_for_millions_of_rows_are_not_made(project: Project) -> N
     made = project.run("gen", "masked.py::masked", "--inputs", "masked.py::inputs", "--memory", "3G")
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs" in made.stderr and "all_gather" not in made.stdout
+
+
+CUT_INSIDE = """\
+import jax.numpy as jnp
+
+ROWS = 24
+
+
+def loss(w, data):
+    for name, rows in data.items():
+        data[name] = rows[:ROWS]
+    each = jnp.tanh(data["x"] @ w)[..., 0] * (data["mask"][:, 0] != 0)
+    return jnp.sum(each) / (jnp.sum(data["mask"] != 0) + 1e-8)
+
+
+def evaluate(w, data):
+    return loss(w, data)
+"""
+
+
+def test_a_cut_that_a_large_batch_shows_is_named_as_what_to_look_for(shared: Project) -> None:
+    shared.write("cut_inside.py", CUT_INSIDE)
+    given = ("--arg", "w=f32[5,4]", "--arg", "data={x: f32[24,5], mask: i32[24,3]<2}")
+    says = ("Look for a number of rows in the code that so large a batch goes beyond",)
+    shared.refused("JP045", "gen", "cut_inside.py::evaluate", *given, says=says, exit_code=1)
+    shared.write("cut_ahead.py", CUT_INSIDE.replace("rows[:ROWS]", "rows"))
+    found = shared.run("gen", "cut_ahead.py::evaluate", *given, "--no-run")
+    assert "derived for all inputs and device counts" in found.words

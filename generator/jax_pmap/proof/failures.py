@@ -40,6 +40,11 @@ def failure(
         "for a result that depends on the order of the batch, on time or on a global variable; or try "
         "--backend jit. If it is none of these, please report it with the function"
     )
+    if check.resized:
+        hint = (
+            "Look for a number of rows in the code that so large a batch goes beyond (`x[:100]`), and cut "
+            f"the batch ahead of the call. If there is none: {hint[0].lower()}{hint[1:]}"
+        )
     if constants:
         hint = (
             f"The function asks about `{constants}`, which the example inputs do not have. Give inputs with "
