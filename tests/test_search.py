@@ -871,6 +871,24 @@ def test_the_parts_of_a_batch_are_those_of_the_proof_where_one_has_a_default(
     assert 'if sorted(b) != ["x"]:' in made.stdout, made.stderr
 
 
+ONE_BY_ONE = """\
+def f(p, batch):
+    y = jax.nn.softmax(batch["x"] * p["w"])
+    put = lambda i, table: table.at[i].add(y[i] * 2)
+    return jax.lax.fori_loop(0, len(y), put, jnp.zeros_like(y))
+"""
+
+
+def test_rows_that_a_loop_fills_in_by_number_are_to_be_made_with_vmap(project: Project) -> None:
+    write(project, ONE_BY_ONE)
+    says = ("Make what each example gives with jax.vmap, and sum or stack that",)
+    project.refused("JP043", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+    start = ONE_BY_ONE.index("    put")
+    write(project, f'{ONE_BY_ONE[:start]}    return jax.vmap(lambda row: row * 2)(y)\n')
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts", "--no-run")
+    assert "derived for all inputs and device counts" in made.words
+
+
 ASKED_BESIDE = """\
 def weights(data):
     w = data.get("w", None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jax_pmap.emit.decomposed import reduction
+from jax_pmap.emit.decomposed import UPDATES, reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
 from jax_pmap.problems import error_line, error_span, shown_file
@@ -88,6 +88,9 @@ def way_out(text: str, called: str) -> str:
         called = bound[1]
     found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
+    if found is not None and found.name in UPDATES.values():
+        # Summing it apart from the table was tried.
+        instead = "Make what each example gives with jax.vmap, and sum or stack that"
     if found is None and called and not called.startswith("jax."):
         instead = f"Write what `{called}` does in a function of your own, from sums or means over the batch"
     if picks_rows(text, called):
