@@ -115,7 +115,7 @@ def find_importing(request: protocol.FindImporting) -> protocol.Importing:
             continue
         # A package without an `__init__.py` has no file, and may be in several folders.
         places = getattr(module, "__dict__", {}).get("__path__") or [file_of(module)]
-        users = [each for each in places if isinstance(each, str) and is_users(each + os.sep)]
+        users = [each for each in places if isinstance(each, str) and each and is_users(each + os.sep)]
         found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
     return protocol.Importing(tuple(found), tuple(names))
 
