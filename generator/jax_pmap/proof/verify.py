@@ -66,6 +66,8 @@ T = TypeVar("T")
 LeafAxes = Mapping[str, Mapping[int, int]]
 #: Device counts of the run where equality is derived for all of them.
 SECOND = (3, 8)
+#: Constants up to which several times as many rounds are tried.
+MOST_TIMES = 16
 #: The inputs that need no mention; see `Question.described`.
 GIVEN = "the given inputs"
 #: How to say in which way a function is called.
@@ -90,6 +92,7 @@ MENDED_BY = {
         "`jax.tree.map`, or by their keys"
     ),
     protocol.SEVERAL: "Mend what `{}` does with several, or have it raise for these",
+    protocol.LONGER: "Mend what `{}` does with these, or have it raise for them",
 }
 
 
@@ -788,7 +791,7 @@ class _Verification:
                 run.checks[-1].batch % run.devices == 0
                 and (failure := run.failure()) is not None
                 and failure.what not in ("changed", "deleted", "keys")
-                and failure.on not in protocol.WAYS
+                and failure.on not in (*protocol.WAYS, protocol.LONGER)
                 and not failure.on.endswith(protocol.NOT_REFUSED)
                 for run in failed
             )
@@ -808,7 +811,8 @@ class _Verification:
     def _hold_branches(self, able: Sequence[Run]) -> None:
         """Refuse what no inputs of the proof take to a branch in which devices exchange something else.
 
-        A mean that is left out in each eighth round of a loop shows in no loop of four.
+        A mean that is left out in each eighth round of a loop shows in no loop of four. So it is where all
+        compute the mean, and some rounds do not take it.
 
         Raises:
             RefusalError: JP045, with the branch.
@@ -820,7 +824,7 @@ class _Verification:
                 f"`{self.name}` is not shown equal: on all inputs of the proof this branch goes one way, and "
                 "the other way has other collectives",
                 "Give --inputs on which it goes both ways, such as more rounds of a loop or another step; or "
-                "take the collectives out of the branch: `jax.lax.cond` can choose among their results",
+                "have devices exchange the same whichever way it goes",
                 Span(shown_file(file, self.request.directory), int(line)),
             )
 
@@ -985,9 +989,9 @@ class _Verification:
                 yield f"`{name}` is None in these inputs; what the two do with another one is not compared"
             if name not in question.roles.statics or argument["none"] or name in self.left_out:
                 continue
-            unlike = _another(given, others)
+            unlike = _others(given, others)
             compared = {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others)))
-            for value in [*compared, *([unlike] if unlike else [])]:
+            for value in [*compared, *unlike]:
                 if value == given:
                     continue
                 # Another mode may return something else: what feeds the next call is not known.
@@ -1208,18 +1212,22 @@ def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
         yield roles
 
 
-def _another(given: str, others: Sequence[str]) -> str | None:
-    """A constant like `given` that is none of the `others` it is compared with: what is left to `else`.
+def _others(given: str, others: Sequence[str]) -> list[str]:
+    """Constants like `given` that are none of the `others` it is compared with: what is left to `else`.
 
-    None of a text that is compared with nothing, which may be any name, and of what is no text or number.
+    Of a number two, of which one is far off: it may be how often something is done. None of a text that is
+    compared with nothing, which may be any name, and of what is no text or number.
     """
     try:
         known = [ast.literal_eval(each) for each in (given, *others)]
     except (ValueError, SyntaxError):
-        return None
+        return []
     if others and all(type(each) is str for each in known):
-        return repr("_".join(("no", *map(str, known))))
-    return repr(max(known) + 1) if all(type(each) is int for each in known) else None
+        return [repr("_".join(("no", *map(str, known))))]
+    most = max(known) if all(type(each) is int for each in known) else None
+    if most is None:
+        return []
+    return [repr(most + 1), *([repr(4 * most + 1)] if 1 < most <= MOST_TIMES else [])]
 
 
 def _compared(check: protocol.Check) -> Iterator[Check]:

@@ -152,7 +152,11 @@ def turns(question: "Question", ways: Callable[[Values], Ways | None], tame: boo
 
 
 def set_counters(question: "Question", numbers: Sequence[float], tame: bool) -> Iterator[Values]:
-    """Counters at and around the numbers that are compared with, and parts and multiples of them."""
+    """Counters at and around the numbers that are compared with, and parts and multiples of them.
+
+    Once more with single numbers of the other sign: no loss is below the best one so far then, which begins
+    at infinity.
+    """
     places = [kind for kind, _ in each_leaf(question.data[0], question.axes, question.settled)]
     whole = [int(n) for n in numbers if n == int(n) and 1 < n <= (1000 if tame else 1 << 30)][:COUNTED]
     if "counters" not in places:
@@ -164,9 +168,11 @@ def set_counters(question: "Question", numbers: Sequence[float], tame: bool) -> 
         for made in (number // times, number * times)
         for off in (-1, 0, 1)
     }
-    for number in sorted(near):
-        change: Change = lambda leaf, axis, number=number: number  # type: ignore[misc]  # noqa: E731
-        yield changed(question.data[0], question.axes, question.settled, {"counters": change})
+    negative: Change = lambda leaf, axis: -leaf  # noqa: E731
+    for others in ({}, {"numbers": negative}) if "numbers" in places else ({},):
+        for number in sorted(near):
+            change: Change = lambda leaf, axis, number=number: number  # type: ignore[misc]  # noqa: E731
+            yield changed(question.data[0], question.axes, question.settled, {**others, "counters": change})
 
 
 def single_holes(question: "Question") -> Iterator[Values]:

@@ -194,6 +194,7 @@ def _leaves(got: Any, want: Any, allowed: Sequence[float], numbers: bool, derive
             continue  # `same_form` compared it.
         left, right = host(leaf), host(target)
         if numbers and right.dtype.kind in "fc" and not is_finite(right):
+            yield _Leaf(path, 0.0, 0.0, 0.0)  # It tells no more than a zero.
             continue
         error, scale = distance(left, right)
         bound *= prove.SLACK if derived and _Leaf(path, error, bound, scale).noise else 1.0

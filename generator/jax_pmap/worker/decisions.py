@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .exchanged import Chosen, chosen_apart
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, inner_jaxpr, primitive_name, scan_parts, while_parts
 from .jaxpr.walk import control, equations, subjaxprs, walk
@@ -111,8 +112,11 @@ def followed(equation: Any) -> bool:
     return control(equation) in FOLLOWED
 
 
-def sites(*jaxprs: Any) -> list[Site]:
-    """Every decision in some jaxprs, in the order of `taken`, each where it was written."""
+def sites(*jaxprs: Any, apart: Chosen = frozenset()) -> list[Site]:
+    """Every decision in some jaxprs, in the order of `taken`, each where it was written.
+
+    Of `apart`, see `chosen_apart`, it is known that devices exchange something else one way.
+    """
     found = []
     for jaxpr in jaxprs:
         for rows in walk(jaxpr, into=followed):
@@ -121,8 +125,13 @@ def sites(*jaxprs: Any) -> list[Site]:
                 # jax keeps the traces of its own functions, with the places they were first called from.
                 written = (each for each in around if str(each.params.get("name", "")).lstrip("_") in WRITTEN)
                 name = equation.primitive.name
-                where = "" if name in SHIFTS else place_of(next(written, equation))
-                found.append(Site(name, where, ways, name == "cond" and exchanges_apart(equation)))
+                exchanges = name == "cond" and exchanges_apart(equation)
+                if apart and name == "select_n":
+                    exchanges = tuple(id(row[0]) for row in rows) in apart
+                at = next(written, equation)
+                # What a `select_n` chooses by is a decision already.
+                known = name in SHIFTS or (at is equation and name == "select_n" and not exchanges)
+                found.append(Site(name, "" if known else place_of(at), ways, exchanges))
     return found
 
 
@@ -305,8 +314,6 @@ PUBLIC = tuple(f"{os.sep}jax{os.sep}_src{os.sep}{name}{os.sep}" for name in ("nu
 
 def place_of(equation: Any) -> str:
     """Where an equation was written as a decision, ``file:line``; ``""`` where a library made it one."""
-    if equation.primitive.name == "select_n":
-        return ""  # What it chooses by is a decision already.
     called, ours = "", os.path.dirname(os.path.abspath(__file__))
     trace = getattr(equation.source_info, "traceback", None)
     for frame in getattr(trace, "frames", ()):
@@ -335,7 +342,7 @@ class Decisions:
         # What has effects is not run for its decisions alone; what only prints is, without the printing.
         effects = [effect for effect in closed.effects if "Debug" not in type(effect).__name__]
         #: In order.
-        self.sites: list[Site] = [] if effects else sites(closed)
+        self.sites: list[Site] = [] if effects else sites(closed, apart=chosen_apart(closed))
 
         def ways(leaves: Sequence[Any], limit: Any) -> Any:
             flat = jax.tree.leaves(leaves)

@@ -1323,7 +1323,8 @@ class Derivation(Shown):
     forms: tuple[FixedForm, ...] = ()
     #: Counts of devices on which it is not derived, where it is on the usual ones.
     elsewhere: tuple[int, ...] = ()
-    #: Counts that are run besides, where it is not derived on the usual ones and each has another program.
+    #: Counts that are run besides, where it is not derived on the usual ones: each, or each device, may have
+    #: another program.
     beside: tuple[int, ...] = ()
 
 
@@ -1396,6 +1397,7 @@ WAYS = AS_JAX, DIVIDED, PLACED, RETURNED, REFILLED, REORDERED = (
 SHIFTED = "a thousand times their spread added to the numbers"
 #: Inputs of other shapes; see `Failure.on`.
 SEVERAL = "arrays that have several elements along axes where the given ones have one"
+LONGER = "larger arrays, beyond a number in its code"
 #: Behind a form of the inputs that emitted code raises for; see `Failure.on`.
 NOT_REFUSED = ", which it does not refuse"
 

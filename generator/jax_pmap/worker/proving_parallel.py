@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from . import arguments, handed, nans, noise, protocol, prove, strengthen, telling
+from . import arguments, handed, kept_state, nans, noise, protocol, prove, strengthen, telling
 from .apart import apart
 from .arguments import Packed, Values
 from .calling import Calling
@@ -56,6 +57,7 @@ from .sizes import (
     ROOM,
     TAKEN,
     check_columns,
+    check_lengths,
     check_odd,
     check_ragged,
     check_sizes,
@@ -71,6 +73,8 @@ from .uneven import check_uneven
 DRAWS = DRAWING | {"rng_uniform"}
 #: Rows for each device where the given ones are too few for so many, and the most devices that those are for.
 LEAST_ROWS, MOST_GIVEN = 3, 8
+#: Equal calls of a function that counts them, at most, and the seconds after which no more are made.
+MOST_CALLS, MOST_SECONDS = 1000, 10.0
 
 
 def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) -> Calls:
@@ -285,6 +289,7 @@ class _Written:
         trials, count, size, given = self.trials, self.count, self.size, self.given()
         if not question.derived:
             yield check_apart(self.parallel, program, size)
+            yield self.counted(given)
         caller, donated = self.make(given), self.asked.comparison.donated
         if not caller.raw:
             if self.asked.remainder == "drop":
@@ -319,9 +324,33 @@ class _Written:
         yield more
         yield check_few(self.parallel, caller.laid_out, named)
         yield [] if question.derived else check_columns(self.parallel)
+        yield check_lengths(self.parallel, telling.named([self.calling.function]))
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)
+
+    def counted(self, given: Trial) -> Sequence[Check]:
+        """A failure where one of many equal calls gives something else than the reference, as a counter says.
+
+        Of a function that keeps something of a call, as many are made as its code has a number for.
+        """
+        function, question = self.calling.function, self.trials.question
+        call, values = self.make(given), given.values[0]
+        known = [number for number in telling.named([function]) if number <= MOST_CALLS]
+        with prove.x64(question.x64):
+            left = attempted(kept_state.left_by_calls, function, lambda: call(values))
+            if not left or not known or question.draws or self.calling.mutated:
+                return ()
+            ends = time.monotonic() + MOST_SECONDS
+            for number in range(kept_state.CALLS, max(known) + 2):
+                failure = attempted(lambda: roughly(call(values), given.results[0]))
+                if failure is not None:
+                    said = f"equal calls, each of which changes `{left}`"
+                    failure = dataclasses.replace(failure, step=number, on=said)
+                    return [Check(self.count, "given", self.size, number + 1, alone=True, failure=failure)]
+                if time.monotonic() > ends:
+                    break
+        return ()
 
     def handed(self, given: Trial, donated: Sequence[str]) -> Sequence[Check]:
         """A failure where a way of handing arrays over gives other results, or a call takes them with it.
@@ -488,7 +517,9 @@ def _search(trials: Trials, program: Caller, count: int) -> None:
         found = trials.search([program], [count])
         # Unlike emitted code, it need not be made of the reference's own operations.
         given = question.data[0], question.axes, question.settled
-        more = (*strengthen.extremes(*given), *strengthen.lone(*given), *strengthen.moved_round(*given))
+        more = [*strengthen.extremes(*given), *strengthen.lone(*given), *strengthen.moved_round(*given)]
+        # Of a loop, a counter may be how often it goes round.
+        more += () if question.loops else strengthen.far_on(*given)
         found = dataclasses.replace(found, inputs=(*found.inputs, *more))
         trials.question = dataclasses.replace(question, found=found)
 

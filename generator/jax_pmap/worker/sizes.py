@@ -5,6 +5,7 @@ and code that keeps small batches on one device shows nothing of what it does wi
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
+#: Numbers that may be limits on the elements of an array, at most, and how many of them are tried.
+MOST_ELEMENTS, MOST_LENGTHS = 1 << 20, 3
 #: Operations that add up numbers in the dtype of their results.
 SUMS = frozenset({"reduce_sum", "cumsum", "dot_general", "psum", "scatter_add", "reduce_window_sum"})
 #: Bytes of the inputs of a device, up to which what it computes of them is handed to the user's own code.
@@ -97,8 +100,10 @@ def check_sizes(
         return checks, notes
     if (many := run_many(parallel, rows)) is not None:
         limit = beyond(question, named, many.batch, base, count) if minds and many.failure is None else 0
-        past = run_large(parallel, (limit,)) if limit else None
-        return [*checks, many, *([past] if past is not None and past.raised is None else [])], notes
+        sizes = ((limit,) if limit else None, () if narrow and many.failure is None else None)
+        # A count in 8 bits of a multiple of 256 is zero.
+        more = (run_large(parallel, each) for each in sizes if each is not None)
+        return [*checks, many, *(each for each in more if each is not None and each.raised is None)], notes
     if narrow:
         notes.append(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
@@ -179,19 +184,56 @@ def check_columns(parallel: Parallel) -> list[Check]:
     trials = parallel.trials
     question, count = trials.question, parallel.count
     size = question.rows // count * count
-    made = strengthen.with_columns(question.data[0], question.axes, question.statics)
-    wide = tuple(each for each in made if strengthen.size_of(each) <= ROOM)
-    for number in range(len(wide)):
-        trials.question = dataclasses.replace(question, large=wide)
-        found = run_size(parallel, size, -1 - number)
-        trials.question = question
-        if found is None:
-            continue
-        if found.failure is not None:
-            failure = dataclasses.replace(found.failure, on=protocol.SEVERAL)
-            found = dataclasses.replace(found, resized=False, failure=failure)
-        return [found] if found.raised is None else []
+    for made in strengthen.with_columns(question.data[0], question.axes, question.statics):
+        found = _of_shapes(parallel, made, size, protocol.SEVERAL)
+        if found is not None:
+            return [found] if found.raised is None else []
     return []
+
+
+def check_lengths(parallel: Parallel, named: Sequence[int]) -> list[Check]:
+    """Runs with larger arrays beside the batch, beyond numbers that are `named` in the function's code.
+
+    What sends, rounds or leaves out parts of large gradients alone does so in none that are small, and a
+    trace is of arrays of one size. What the reference or the function does not take is left out.
+    """
+    trials = parallel.trials
+    question, count = trials.question, parallel.count
+    given, axes, statics = question.data[0], question.axes, question.statics
+    size = question.rows // count * count
+    shapes = strengthen.lengths_of(given, axes, statics)
+    most = max(map(math.prod, shapes), default=0)
+    checks: list[Check] = []
+    for number in [each for each in named if most and most <= each <= MOST_ELEMENTS][:MOST_LENGTHS]:
+        for length in dict.fromkeys(each for shape in shapes for each in shape if each > 1):
+            largest = max(math.prod(shape) for shape in shapes if length in shape)
+            times = number // largest + 1
+            # Twice along an axis, an array grows with the square.
+            if strengthen.size_of(given) * times * times > ROOM and largest * times > MANY * MANY:
+                continue
+            made = strengthen.lengthened(given, axes, statics, length, times)
+            found = _of_shapes(parallel, made, size, protocol.LONGER)
+            if found is not None and found.raised is None:
+                checks.append(found)
+                break
+        if checks and checks[-1].failure is not None:
+            break
+    return checks
+
+
+def _of_shapes(parallel: Parallel, values: Values, size: int, words: str) -> Check | None:
+    """A run on inputs of other shapes, which are called so in `words`; None where it tells nothing."""
+    trials, question = parallel.trials, parallel.trials.question
+    if strengthen.size_of(values) > ROOM:
+        return None
+    trials.question = dataclasses.replace(question, large=(values,))
+    found = run_size(parallel, size, -1)
+    trials.question = question
+    trials.forget(-1)  # Of as many rows, and others.
+    if found is not None and found.failure is not None:
+        failure = dataclasses.replace(found.failure, on=words)
+        found = dataclasses.replace(found, resized=False, failure=failure)
+    return found
 
 
 def run_many(parallel: Parallel, rows: int = 0) -> Check | None:
@@ -310,7 +352,9 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:
     """One run on `size` rows of inputs `index`; None where it tells nothing.
 
-    The reference fails or gives no numbers, or a NaN is passed over in what hangs on a maximum over devices.
+    The reference fails or gives no numbers, or a NaN is passed over in what hangs on a maximum over devices,
+    or the function fails where there are numbers of rows in the inputs that are left out: a part of an
+    embedding has no row for a token beyond, and the whole gives its last one.
 
     `explain` tells of a failure what the output is instead.
     """
@@ -322,6 +366,8 @@ def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_
     expected, allowed = found
     about = Check(count, question.kind, size, len(expected.results), index, resized=True, alone=True)
     check = parallel.run(about, expected, allowed, shares, explain=explain)
+    if check.failure is not None and strengthen.names_rows(question.data[0], question.axes, size):
+        return None
     return None if parallel.passes_over(expected, check) else check
 
 

@@ -55,6 +55,8 @@ EMPTYING = (-0.3, 1.3)
 STRAYS = 8
 #: The first whole number that no float32 is.
 UNEVEN = 2**24 + 1
+#: Another one, of which two add up to more than 32 bits hold, and which leaves a counter room for thousands.
+LATE = 2**30 + 1
 #: Leaves that are changed one by one, the others staying as they are.
 ALONE = 4
 #: Sets with whole numbers moved round within their range, at most, and how many numbers these have in all.
@@ -192,8 +194,9 @@ def strays(
     A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls
     out of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No
     comparison need stand in the function for that. Whole numbers that are summed as floats are others from
-    2^24 on. A class that no row is of has no mean and no largest. One leaf at a time, as one may index what
-    has no such row.
+    2^24 on, those that are summed as integers wrap around, and a sum below zero is rounded the other way. A
+    class that no row is of has no mean and no largest. One leaf at a time, as one may index what has no such
+    row.
 
     A negative one that is nothing to the reference but an index from the end, of an axis with one of some
     `lengths`, is no label that anybody gives: what counts rows by labels of each device is not held to it.
@@ -213,7 +216,10 @@ def strays(
             def replaced(number: int) -> Any:
                 return np.where(away, number, given)  # noqa: B023
 
-            for number in (min(low, 0) - 1, high + 1, UNEVEN, None):
+            below, deep, taken = min(low, 0) - 1, -2 * abs(high) - 1, set[int | None]()
+            for number in (below, deep, high + 1, UNEVEN if is_mask(leaf) else LATE, None):
+                if number == deep and below not in taken:
+                    continue  # An index far outside is no more than one that is just outside.
                 other = np.where(given == low, high, given) if number is None else replaced(number)
                 changed = like(other, leaf)
                 candidate = with_leaf(values, name, index, changed)
@@ -222,6 +228,7 @@ def strays(
                 counted = (number + n for n in lengths) if number is not None and number < 0 else ()
                 others = [with_leaf(values, name, index, like(replaced(each), leaf)) for each in counted]
                 if is_told(candidate, others):
+                    taken.add(number)
                     found.append(candidate)
     return found
 
@@ -264,20 +271,92 @@ def with_columns(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iter
             yield made
 
 
+def lengths_of(values: Values, axes: LeafAxes, statics: Sequence[str]) -> list[tuple[int, ...]]:
+    """The shapes of what is whole on every device, and no number."""
+    return [
+        shape_of(leaf)
+        for name in values.keys() - set(statics)
+        for index, leaf in enumerate(jax.tree.leaves(values[name]))
+        if category(leaf) == "array" and leaf.ndim and index not in axes.get(name, {})
+    ]
+
+
+def lengthened(values: Values, axes: LeafAxes, statics: Sequence[str], size: int, times: int) -> Values:
+    """The same values with axes of `size` elements so many times as long, but for those of the batch.
+
+    What is whole on every device has other numbers in each part, and smaller ones, as wide layers have.
+    """
+    random = np.random.default_rng(size)
+
+    def repeated(leaf: Any, axis: int | None) -> Any:
+        if category(leaf) != "array":
+            return leaf
+        for at, length in enumerate(shape_of(leaf)):
+            if length == size and at != axis:
+                leaf = np.concatenate([np.asarray(leaf)] * times, at)
+                if axis is None and leaf.dtype.kind in "fc":
+                    scale = random.uniform(0.5, 1.5, leaf.shape) / times**0.5
+                    leaf = (leaf * scale).astype(leaf.dtype)
+        return leaf
+
+    def of(name: str) -> Any:
+        leaves, tree = jax.tree.flatten(values[name])
+        split = axes.get(name, {})
+        return tree.unflatten(repeated(leaf, split.get(i)) for i, leaf in enumerate(leaves))
+
+    return {name: values[name] if name in statics else of(name) for name in values}
+
+
 def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
     """The same values with rows very large and very small, single numbers so, and flags the other way.
 
     Smooth functions are alike in between. What a Python `if` does on other numbers is no decision of a
-    program that is traced.
+    program that is traced. Rows of a few numbers alone are equal to others on other devices. Of one array at
+    a time, those in front are ``-inf``, as a bias is that masks them: a device's largest number is that, too.
     """
     ways: list[tuple[str, Change]] = [
         (kind, lambda leaf, axis, factor=factor: leaf * factor)  # type: ignore[misc]
         for kind in ("rows", "numbers")
         for factor in (SCALES[0], SCALES[-1])
     ]
-    ways.append(("flags", inverted))
-    present = {kind for kind, _ in each_leaf(values, axes, settled)}
-    return [changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present]
+    ways += [("flags", inverted), ("rows", coarse)]
+    kinds = [*each_leaf(values, axes, settled)]
+    present = {kind for kind, _ in kinds}
+    places = [place for kind, place in kinds if kind == "rows"]
+    return [
+        *(changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present),
+        *(changed(values, axes, settled, {"rows": closed}, place) for place in places[:ALONE]),
+    ]
+
+
+def coarse(leaf: Any, axis: int | None) -> Any:
+    """Floats rounded to about as few as ``-1, 0, 1``."""
+    wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)
+    with np.errstate(all="ignore"):
+        unit = np.std(wide)
+    return np.round(wide / unit) * unit if np.isfinite(unit) and unit else leaf
+
+
+def closed(leaf: Any, axis: int | None) -> Any:
+    """The first half of the rows at ``-inf``."""
+    assert axis is not None
+    return np.where(along(np.arange(leaf.shape[axis]) < leaf.shape[axis] // 2, leaf, axis), -np.inf, leaf)
+
+
+def far_on(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
+    """The same values with counters so far on that float32 holds no odd number, and that products wrap.
+
+    Not with numbers of Python: those may be exponents.
+    """
+    kinds = each_leaf(values, axes, settled)
+    counters = [jax.tree.leaves(values[name])[index] for kind, (name, index) in kinds if kind == "counters"]
+    if all(type(counter) is int for counter in counters):
+        return []
+
+    def counted(number: int) -> Change:
+        return lambda leaf, axis: leaf if type(leaf) is int else number
+
+    return [changed(values, axes, settled, {"counters": counted(number)}) for number in (UNEVEN, LATE)]
 
 
 def inverted(leaf: Any, axis: int | None) -> Any:
@@ -343,6 +422,17 @@ def moved_round(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[
     ]
     number = min(MOVED_ROUND, -(-MOVED_NUMBERS // min(sizes))) if sizes else 0
     return [changed(values, axes, settled, {"indices": around(1 + turn)}) for turn in range(number)]
+
+
+def names_rows(values: Values, axes: LeafAxes, size: int) -> bool:
+    """Whether whole numbers in arrays without a batch axis may be those of rows beyond the first `size`."""
+    rows = arguments.batch_size(values, axes)
+    whole = (
+        jax.tree.leaves(values[name])[index]
+        for kind, (name, index) in each_leaf(values, axes, ())
+        if kind == "indices"
+    )
+    return any(size <= int(np.max(leaf)) < rows for leaf in whole)
 
 
 def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:

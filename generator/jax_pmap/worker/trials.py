@@ -142,7 +142,8 @@ class Question:
             more = range(0)
         given = range(len(self.data))
         every = (*given, *(len(self.data) + i for i in (*forms, *more)))
-        own = given if with_given and self.wide else ()
+        # Beside float64, sums of integers have 64 bits.
+        own = (*given, *filter(self.may_wrap, every)) if with_given and self.wide else ()
         return [*((kind, index) for index in every), *(("given", index) for index in own)]
 
     def described(self, index: int) -> str:
@@ -164,6 +165,13 @@ class Question:
         leaves = jax.tree.leaves(self.found.inputs[found]) if found >= 0 else []
         floats = [leaf for leaf in leaves if not is_key(leaf) and np.asarray(leaf).dtype.kind in "fc"]
         return any(bool(np.isnan(leaf).any()) for leaf in floats)
+
+    def may_wrap(self, index: int) -> bool:
+        """Whether inputs that were searched for have integers of which 32 bits do not hold the sum of two."""
+        found = index - len(self.data) - len(strengthen.PERTURBED)
+        leaves = jax.tree.leaves(self.found.inputs[found]) if found >= 0 else []
+        whole = [leaf for leaf in leaves if not is_key(leaf) and np.asarray(leaf).dtype.kind in "iu"]
+        return any(bool((np.asarray(leaf) == strengthen.LATE).any()) for leaf in whole)
 
     def adequacy(self, counts: Sequence[int]) -> Adequacy:
         """What the inputs show, and what they do not."""
@@ -359,6 +367,10 @@ class Trials:
             return question.found.inputs[index - given - len(strengthen.PERTURBED)]
         form = strengthen.PERTURBED[index - given]
         return strengthen.perturbed(question, question.data[0], form, SEED + index)
+
+    def forget(self, index: int) -> None:
+        """Leave out the runs of inputs `index`, in whose place others come."""
+        self._made = {asked: made for asked, made in self._made.items() if asked[1] != index}
 
     def was_found(self, index: int) -> bool:
         """Whether inputs were searched for; of those, results that are no numbers are left out one by one."""

@@ -27,8 +27,10 @@ BEYOND = (64, 128)
 #: along it may be one with these. How many there can be, arrays say that are divided along it.
 LONG = (64, 32, 24, 16, 12, 8, 6, 5)
 #: Counts that a run tells of where nothing is derived, and each count has a program of its own: an even one
-#: that is no power of 2, and more devices than a machine has.
+#: that is no power of 2, and more devices than a machine has. And one where each device has its own: more
+#: devices than a machine has, which share hardly any array evenly.
 RUN_BESIDES = (6, 16)
+INDEXED = (11,)
 #: Counts that a run tells of where a function is traced on no others besides.
 MOST_UNTOLD = 2
 
@@ -156,7 +158,9 @@ def to_run_besides(claim: Claim) -> tuple[int, ...]:
     """Counts of devices besides the usual ones that are to be run, where each has a program of its own.
 
     What holds for a few of them says little of others then: a ring has a step for each device, and a group of
-    8 is all devices up to 8. Shares have as many rows on all of them.
+    8 is all devices up to 8. So has each device where its index decides: ``axis_index & 7`` is that index up
+    to 8 devices, and a slice of what they share evenly reaches beyond no end. Shares have as many rows on all
+    of them.
     """
     if not claim.axes or isinstance(claim.axes, MadeInside):
         return ()
@@ -172,7 +176,9 @@ def to_run_besides(claim: Claim) -> tuple[int, ...]:
         ]
 
     usual = [form(count) for count in (4, 8)]
-    if None in usual or usual[0] == usual[1]:
+    if usual[0] is None or usual[1] is None:
         return ()
-    others = {count: form(count) for count in RUN_BESIDES}
+    indexed = any(name == "axis_index" for name, *_ in usual[0])
+    asked = RUN_BESIDES if usual[0] != usual[1] else INDEXED if indexed else ()
+    others = {count: form(count) for count in asked}
     return tuple(count for count, found in others.items() if found is not None and len(found) <= FEW)
