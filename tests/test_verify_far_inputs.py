@@ -87,6 +87,34 @@ PAIRS = """
         return jnp.where(number > 0, lax.psum(jnp.sum(x), "d"), 0.0)
 
 
+    def pooled(scores, x, mask):
+        return jax.nn.softmax(jnp.where(mask, scores, -1e9)) @ x
+
+
+    @functools.partial(mapped, in_axes=0)
+    def p_pooled(scores, x, mask):
+        top = lax.pmax(jnp.max(jnp.where(mask, scores, -1e9)), "d")
+        weights = jnp.where(mask, jnp.exp(scores - top), 0.0)
+        total, weight = lax.psum((weights @ x, jnp.sum(weights)), "d")
+        return total / jnp.maximum(weight, 1e-30)
+
+
+    def counts(found, labels):
+        found, labels = (each[:, None] == jnp.arange(4) for each in (found, labels))
+        return jnp.sum(found & labels, 0), jnp.sum(found, 0) + jnp.sum(labels, 0)
+
+
+    def macro(found, labels):
+        both, every = counts(found, labels)
+        return jnp.mean(jnp.where(every > 0, 2 * both / jnp.maximum(every, 1), 0.0))
+
+
+    @functools.partial(mapped, in_axes=0)
+    def p_macro(found, labels):
+        both, every = lax.psum(counts(found, labels), "d")
+        return jnp.sum(2 * both / jnp.maximum(every, 1)) / jnp.maximum(jnp.sum(every > 0), 1)
+
+
     def embedded(table, tokens):
         return table[tokens]
 
@@ -213,6 +241,13 @@ SCORED = ("scores=f32[24]", "labels=i32[24]<2")
         ("p_mean_of_whole", "mean_of_whole", ("x=i32[24]<9",), "differs on 2 devices"),
         ("p_average", "average", ("x=i32[24]<9",), "the reference on 8 devices"),
         ("p_total_if_any", "total_if_any", ("x=f32[24]", "mask=mask[24]"), "is all zeros on 2 devices"),
+        (
+            "p_pooled",
+            "pooled",
+            ("scores=f32[24]", "x=f32[24,3]", "mask=bool[24]"),
+            "is all zeros on 2 devices",
+        ),
+        ("p_macro", "macro", ("found=i32[24]<4", "labels=i32[24]<4"), "differs on 2 devices"),
         ("in_parts", "embedded", "tokens", ""),
         ("p_patient", "patient", "begun", "on the given inputs, altered"),
         ("p_clip", "clip", ("a=f32[24,3]", "b=f32[24,3]"), "differs on 11 devices"),

@@ -220,17 +220,24 @@ def strays(
             for number in (below, deep, high + 1, UNEVEN if is_mask(leaf) else LATE, None):
                 if number == deep and below not in taken:
                     continue  # An index far outside is no more than one that is just outside.
-                other = np.where(given == low, high, given) if number is None else replaced(number)
-                changed = like(other, leaf)
-                candidate = with_leaf(values, name, index, changed)
-                if changed is leaf or not sound(candidate):
+                other = without_least(given, axis) if number is None else replaced(number)
+                made = like(other, leaf)
+                candidate = with_leaf(values, name, index, made)
+                if made is leaf or not sound(candidate):
                     continue
                 counted = (number + n for n in lengths) if number is not None and number < 0 else ()
                 others = [with_leaf(values, name, index, like(replaced(each), leaf)) for each in counted]
                 if is_told(candidate, others):
                     taken.add(number)
                     found.append(candidate)
-    return found
+    # A class is of no row where neither the label nor what is predicted is that.
+    none = changed(values, axes, settled, {"labels": without_least})
+    return [*found, none] if len(found) > 1 and sound(none) else found
+
+
+def without_least(leaf: Any, axis: int | None) -> Any:
+    """The largest of an array's numbers in the place of the least."""
+    return np.where(np.asarray(leaf) == np.min(leaf), np.max(leaf), leaf) if leaf.size else leaf
 
 
 def with_leaf(values: Values, name: str, index: int, leaf: Any) -> Values:
@@ -365,7 +372,7 @@ def inverted(leaf: Any, axis: int | None) -> Any:
 
 
 def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
-    """The same values with all masks True throughout, in all places but the first, and in the first alone.
+    """The same values with all masks True or False throughout, but in the first place, and in that too.
 
     ``mean(mask) > 0.99`` is ``all(mask)`` wherever a mask lacks several rows. Zeros and ones are masks too.
     What stands for the numbers of rows that a mask leaves out, as ``where(mask, score, -100)`` has it, tells
@@ -394,7 +401,7 @@ def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]
 
     one = masked(0, 1)
     far = [changed(one, axes, settled, {"rows": grown(by)}) for by in (SCALES[-1], -SCALES[-1])]
-    return [masked(1, 1), masked(1, 0), one, *far]
+    return [masked(1, 1), masked(0, 0), masked(1, 0), one, *far]
 
 
 def moved_round(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
