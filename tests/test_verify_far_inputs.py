@@ -221,6 +221,16 @@ PAIRS = """
         return random.normal(size=(24, 3)), random.integers(0, 24, (7, 5))
 
 
+    def energy(w, x):
+        return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+
+    @functools.partial(mapped, in_axes=(None, 0))
+    def p_energy(w, x):
+        chunks = x[:, : x.shape[1] // 64 * 64] if x.shape[1] > 64 else x
+        return lax.pmean(energy(w, chunks), "d")
+
+
     def begun(seed=0):
         random = np.random.default_rng(seed)
         best, bad, rate = np.float32(np.inf), np.int32(0), np.float32(0.1)
@@ -255,6 +265,7 @@ SCORED = ("scores=f32[24]", "labels=i32[24]<2")
         ("p_guarded", "guarded", STEP, ""),
         ("p_train", "train", WEIGHTS, "It shows on larger arrays, beyond a number in its code"),
         ("p_all_buckets", "train", WEIGHTS, ""),
+        ("p_energy", "energy", ("w=f32[3]", "x=f32[24,16,3]"), "It shows on larger arrays"),
         ("p_counted", "train", WEIGHTS, "It shows on equal calls, each of which changes `calls`"),
         ("p_logged", "train", WEIGHTS, ""),
     ],

@@ -324,7 +324,9 @@ class _Written:
         yield more
         yield check_few(self.parallel, caller.laid_out, named)
         yield [] if question.derived else check_columns(self.parallel)
-        yield check_lengths(self.parallel, telling.named([self.calling.function]))
+        known = telling.named([current().fn])
+        own = [number for number in telling.named([self.calling.function]) if number not in known]
+        yield check_lengths(self.parallel, own)
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)

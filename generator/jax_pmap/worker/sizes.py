@@ -15,6 +15,7 @@ import numpy as np
 from . import arguments, protocol, prove, strengthen
 from .arguments import Packed, Values
 from .budget import peak
+from .budget import size as operations
 from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .exceptions import attempted
@@ -42,8 +43,9 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
-#: Numbers that may be limits on the elements of an array, at most, and how many of them are tried.
-MOST_ELEMENTS, MOST_LENGTHS = 1 << 20, 3
+#: Numbers that may be limits on the elements of an array, at most, how many of them are tried, and up to how
+#: many operations of the reference.
+MOST_ELEMENTS, MOST_LENGTHS, MOST_OPERATIONS = 1 << 20, 3, 1000
 #: Operations that add up numbers in the dtype of their results.
 SUMS = frozenset({"reduce_sum", "cumsum", "dot_general", "psum", "scatter_add", "reduce_window_sum"})
 #: Bytes of the inputs of a device, up to which what it computes of them is handed to the user's own code.
@@ -192,7 +194,7 @@ def check_columns(parallel: Parallel) -> list[Check]:
 
 
 def check_lengths(parallel: Parallel, named: Sequence[int]) -> list[Check]:
-    """Runs with larger arrays beside the batch, beyond numbers that are `named` in the function's code.
+    """Runs with longer arrays, beyond numbers that are `named` in the function's code alone.
 
     What sends, rounds or leaves out parts of large gradients alone does so in none that are small, and a
     trace is of arrays of one size. What the reference or the function does not take is left out.
@@ -201,24 +203,42 @@ def check_lengths(parallel: Parallel, named: Sequence[int]) -> list[Check]:
     question, count = trials.question, parallel.count
     given, axes, statics = question.data[0], question.axes, question.statics
     size = question.rows // count * count
-    shapes = strengthen.lengths_of(given, axes, statics)
-    most = max(map(math.prod, shapes), default=0)
+    shapes = strengthen.shapes_of(given, axes, statics)
+    lengths = dict.fromkeys(each for shape in shapes for each in shape if each > 1)
+    longest = max(lengths, default=MOST_ELEMENTS + 1)
+    numbers = [each for each in named if longest <= each <= MOST_ELEMENTS][:MOST_LENGTHS]
+    traced = traced_for(question, question.traceable, size) if numbers else None
+    if traced is None or operations(traced) > MOST_OPERATIONS:
+        return []
     checks: list[Check] = []
-    for number in [each for each in named if most and most <= each <= MOST_ELEMENTS][:MOST_LENGTHS]:
-        for length in dict.fromkeys(each for shape in shapes for each in shape if each > 1):
-            largest = max(math.prod(shape) for shape in shapes if length in shape)
-            times = number // largest + 1
-            # Twice along an axis, an array grows with the square.
-            if strengthen.size_of(given) * times * times > ROOM and largest * times > MANY * MANY:
-                continue
-            made = strengthen.lengthened(given, axes, statics, length, times)
-            found = _of_shapes(parallel, made, size, protocol.LONGER)
-            if found is not None and found.raised is None:
-                checks.append(found)
+    for number in numbers:
+        # All of them at once where that is taken: a limit may be on the shortest axis of an array.
+        for some in (tuple(lengths), *((length,) for length in lengths if len(lengths) > 1)):
+            found = _longer(parallel, size, number, some, [shape for shape in shapes if {*shape} & {*some}])
+            checks += [found] if found is not None else []
+            if found is not None and (found.failure is not None or len(some) == len(lengths)):
                 break
         if checks and checks[-1].failure is not None:
             break
     return checks
+
+
+def _longer(
+    parallel: Parallel, size: int, number: int, lengths: Sequence[int], shapes: Sequence[tuple[int, ...]]
+) -> Check | None:
+    """A run in which axes of some `lengths` have more elements than `number`, or else the arrays of them."""
+    question = parallel.trials.question
+    given, axes, statics = question.data[0], question.axes, question.statics
+    power = max(sum(each in lengths for each in shape) for shape in shapes)
+    for elements in (min(lengths), max(map(math.prod, shapes))):
+        times = number // elements + 1
+        if strengthen.size_of(given) * times**power > ROOM:
+            continue
+        made = strengthen.lengthened(given, axes, statics, lengths, times)
+        found = _of_shapes(parallel, made, size, protocol.LONGER)
+        if found is not None and found.raised is None:
+            return found
+    return None
 
 
 def _of_shapes(parallel: Parallel, values: Values, size: int, words: str) -> Check | None:

@@ -278,31 +278,36 @@ def with_columns(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Iter
             yield made
 
 
-def lengths_of(values: Values, axes: LeafAxes, statics: Sequence[str]) -> list[tuple[int, ...]]:
-    """The shapes of what is whole on every device, and no number."""
-    return [
-        shape_of(leaf)
-        for name in values.keys() - set(statics)
-        for index, leaf in enumerate(jax.tree.leaves(values[name]))
-        if category(leaf) == "array" and leaf.ndim and index not in axes.get(name, {})
-    ]
+def shapes_of(values: Values, axes: LeafAxes, statics: Sequence[str]) -> list[tuple[int, ...]]:
+    """The shapes of the arrays, without the batch, that have any."""
+    found = []
+    for name in [name for name in values if name not in statics]:
+        split = axes.get(name, {})
+        for index, leaf in enumerate(jax.tree.leaves(values[name])):
+            shape = list(shape_of(leaf)) if category(leaf) == "array" else []
+            if index in split:
+                del shape[split[index]]
+            found.append(tuple(shape))
+    return [*filter(None, found)]
 
 
-def lengthened(values: Values, axes: LeafAxes, statics: Sequence[str], size: int, times: int) -> Values:
-    """The same values with axes of `size` elements so many times as long, but for those of the batch.
+def lengthened(
+    values: Values, axes: LeafAxes, statics: Sequence[str], sizes: Sequence[int], times: int
+) -> Values:
+    """The same values with axes of such `sizes` so many times as long, but for those of the batch.
 
-    What is whole on every device has other numbers in each part, and smaller ones, as wide layers have.
+    Each part has other numbers; of what is whole on every device they are smaller, as those of wide layers.
     """
-    random = np.random.default_rng(size)
+    random = np.random.default_rng(times)
 
     def repeated(leaf: Any, axis: int | None) -> Any:
         if category(leaf) != "array":
             return leaf
         for at, length in enumerate(shape_of(leaf)):
-            if length == size and at != axis:
+            if length in sizes and at != axis:
                 leaf = np.concatenate([np.asarray(leaf)] * times, at)
-                if axis is None and leaf.dtype.kind in "fc":
-                    scale = random.uniform(0.5, 1.5, leaf.shape) / times**0.5
+                if leaf.dtype.kind in "fc" and not is_mask(leaf):
+                    scale = random.uniform(0.5, 1.5, leaf.shape) / (times**0.5 if axis is None else 1.0)
                     leaf = (leaf * scale).astype(leaf.dtype)
         return leaf
 
