@@ -24,7 +24,7 @@ from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
 from .jaxpr.versions import shard_map_specs
 from .jaxpr.walk import equations
-from .leaves import category, is_float
+from .leaves import category, is_float, to_float64
 from .parallel import (
     MOST_LAYOUTS,
     Caller,
@@ -522,8 +522,15 @@ def _search(trials: Trials, program: Caller, count: int) -> None:
         more = [*strengthen.extremes(*given), *strengthen.lone(*given), *strengthen.moved_round(*given)]
         # Of a loop, a counter may be how often it goes round.
         more += () if question.loops else strengthen.far_on(*given)
+        more += [values for values in strengthen.emptied(*given) if gives_numbers(question, values)]
         found = dataclasses.replace(found, inputs=(*found.inputs, *more))
         trials.question = dataclasses.replace(question, found=found)
+
+
+def gives_numbers(question: Question, values: Values) -> bool:
+    """Whether all that the reference makes of some values are numbers, and its loops are known to end."""
+    wide = to_float64(values) if question.wide else values
+    return not question.loops and bool(attempted(lambda: prove.finite(question.reference(wide))))
 
 
 def generators(calling: Calling, question: Question, count: int) -> Iterator[Question]:

@@ -323,8 +323,7 @@ def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Val
     """The same values with rows very large and very small, single numbers so, and flags the other way.
 
     Smooth functions are alike in between. What a Python `if` does on other numbers is no decision of a
-    program that is traced. Rows of a few numbers alone are equal to others on other devices. Of one array at
-    a time, those in front are ``-inf``, as a bias is that masks them: a device's largest number is that, too.
+    program that is traced. Rows of a few numbers alone are equal to others on other devices.
     """
     ways: list[tuple[str, Change]] = [
         (kind, lambda leaf, axis, factor=factor: leaf * factor)  # type: ignore[misc]
@@ -332,13 +331,23 @@ def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Val
         for factor in (SCALES[0], SCALES[-1])
     ]
     ways += [("flags", inverted), ("rows", coarse)]
-    kinds = [*each_leaf(values, axes, settled)]
-    present = {kind for kind, _ in kinds}
-    places = [place for kind, place in kinds if kind == "rows"]
-    return [
-        *(changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present),
-        *(changed(values, axes, settled, {"rows": closed}, place) for place in places[:ALONE]),
-    ]
+    present = {kind for kind, _ in each_leaf(values, axes, settled)}
+    return [changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present]
+
+
+def emptied(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
+    """The same values with nothing in some rows: at ``-inf``, as a bias is that masks them, or no mask left.
+
+    Of one array at a time, the rows in front: a device's largest number is that, too. What a program makes of
+    no number hangs on how it is compiled, so these are for a reference that gives numbers alone.
+    """
+    places = [place for kind, place in each_leaf(values, axes, settled) if kind == "rows"]
+    found = [changed(values, axes, settled, {"rows": closed}, place) for place in places[:ALONE]]
+    split = (leaf for name, by_leaf in axes.items() for leaf in in_batch(values[name], by_leaf))
+    if any(map(is_mask, split)):
+        none: Change = lambda leaf, axis: np.zeros_like(leaf) if is_mask(leaf) else leaf  # noqa: E731
+        found.append(changed(values, axes, settled, dict.fromkeys(("masks", "rows", "labels"), none)))
+    return found
 
 
 def coarse(leaf: Any, axis: int | None) -> Any:
@@ -377,7 +386,7 @@ def inverted(leaf: Any, axis: int | None) -> Any:
 
 
 def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
-    """The same values with all masks True or False throughout, but in the first place, and in that too.
+    """The same values with all masks True throughout, in all places but the first, and in the first alone.
 
     ``mean(mask) > 0.99`` is ``all(mask)`` wherever a mask lacks several rows. Zeros and ones are masks too.
     What stands for the numbers of rows that a mask leaves out, as ``where(mask, score, -100)`` has it, tells
@@ -406,7 +415,7 @@ def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]
 
     one = masked(0, 1)
     far = [changed(one, axes, settled, {"rows": grown(by)}) for by in (SCALES[-1], -SCALES[-1])]
-    return [masked(1, 1), masked(0, 0), masked(1, 0), one, *far]
+    return [masked(1, 1), masked(1, 0), one, *far]
 
 
 def moved_round(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
