@@ -884,7 +884,7 @@ def test_rows_that_a_loop_fills_in_by_number_are_to_be_made_with_vmap(project: P
     says = ("Make what each example gives with jax.vmap, and sum or stack that",)
     project.refused("JP043", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
     start = ONE_BY_ONE.index("    put")
-    write(project, f'{ONE_BY_ONE[:start]}    return jax.vmap(lambda row: row * 2)(y)\n')
+    write(project, f"{ONE_BY_ONE[:start]}    return jax.vmap(lambda row: row * 2)(y)\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts", "--no-run")
     assert "derived for all inputs and device counts" in made.words
 
