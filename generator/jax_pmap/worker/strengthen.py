@@ -453,7 +453,7 @@ def names_rows(values: Values, axes: LeafAxes, size: int) -> bool:
         for kind, (name, index) in each_leaf(values, axes, ())
         if kind == "indices"
     )
-    return any(size <= int(np.max(leaf)) < rows for leaf in whole)
+    return any(np.size(leaf) and size <= int(np.max(leaf)) < rows for leaf in whole)
 
 
 def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:
@@ -533,7 +533,7 @@ def like(new: Any, old: Any) -> Any:
     with np.errstate(all="ignore"):
         if old.dtype.kind in "iu":
             bounds = np.iinfo(old.dtype)
-            if np.min(new) < bounds.min or np.max(new) > bounds.max:
+            if np.size(new) and (np.min(new) < bounds.min or np.max(new) > bounds.max):
                 return old
         return np.asarray(new).astype(old.dtype)
 
