@@ -237,7 +237,7 @@ def _caches_anew() -> Iterator[None]:
 
     Generated files keep their mesh in one, which is of the devices that there were when it was made.
     """
-    own = [vars(module) for module, _ in users_modules()]
+    own = [namespace for namespace, _ in users_modules()]
     saved: list[tuple[dict[str, Any], str, Any]] = []
     anew: dict[Any, Any] = {}
     for namespace in own:

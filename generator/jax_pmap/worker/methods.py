@@ -66,7 +66,7 @@ from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .listed import listing
 from .one_device import OneDevice
-from .origins import file_of, is_users, is_users_object, loaded
+from .origins import file_of, is_users, is_users_object, loaded, namespace_of
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
@@ -114,7 +114,7 @@ def find_importing(request: protocol.FindImporting) -> protocol.Importing:
         if "." in name or name in CLONED:
             continue
         # A package without an `__init__.py` has no file, and may be in several folders.
-        places = getattr(module, "__dict__", {}).get("__path__") or [file_of(module)]
+        places = namespace_of(module).get("__path__") or [file_of(module)]
         users = [each for each in places if isinstance(each, str) and each and is_users(each + os.sep)]
         found.update(dict.fromkeys(os.path.dirname(os.path.abspath(each)) for each in users))
     return protocol.Importing(tuple(found), tuple(names))

@@ -25,26 +25,32 @@ def is_users_object(value: Any) -> bool:
     return is_users(file_of(sys.modules.get(own.__module__)))
 
 
-def file_of(module: Any) -> str:
-    """The file that a module was made of; ``""`` without one.
+def namespace_of(module: Any) -> dict[str, Any]:
+    """What a module has by name; nothing of what is none.
 
     No code of the module's runs: a `__getattr__` of its own may answer with anything, and a lazy module
     would be loaded.
     """
     try:
-        file = object.__getattribute__(module, "__dict__").get("__file__")
+        namespace: dict[str, Any] = object.__getattribute__(module, "__dict__")
     except AttributeError:
-        return ""
+        return {}
+    return namespace
+
+
+def file_of(module: Any) -> str:
+    """The file that a module was made of; ``""`` without one."""
+    file = namespace_of(module).get("__file__")
     return file if isinstance(file, str) else ""
 
 
-def loaded() -> Iterator[tuple[types.ModuleType, str]]:
-    """All modules that are imported now and were made of a file, each with that file."""
+def loaded() -> Iterator[tuple[dict[str, Any], str]]:
+    """What all modules have by name that are imported now and were made of a file, each with that file."""
     for module in list(sys.modules.values()):
         if isinstance(module, types.ModuleType) and (file := file_of(module)):
-            yield module, file
+            yield namespace_of(module), file
 
 
-def users_modules() -> Iterator[tuple[types.ModuleType, str]]:
-    """Those of the user's own."""
-    return ((module, file) for module, file in loaded() if is_users(file))
+def users_modules() -> Iterator[tuple[dict[str, Any], str]]:
+    """That of the user's own."""
+    return ((namespace, file) for namespace, file in loaded() if is_users(file))

@@ -325,8 +325,7 @@ class _Written:
         yield check_few(self.parallel, caller.laid_out, named)
         yield [] if question.derived else check_columns(self.parallel)
         known = telling.named([current().fn])
-        own = [number for number in telling.named([self.calling.function]) if number not in known]
-        yield check_lengths(self.parallel, own)
+        yield check_lengths(self.parallel, [number for number in named if number not in known])
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)

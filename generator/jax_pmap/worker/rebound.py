@@ -228,7 +228,8 @@ def changed_later(
     names that the target's module has for them. Arguments that are `constants` of the emitted code, as the
     object of a method is, are kept with what they hold.
     """
-    modules = {path: vars(module) for module, path in (*users_modules(), (target, file_of(target)))}
+    loaded = (*users_modules(), (vars(target), file_of(target)))
+    modules = {path: space for space, path in loaded if is_users(path)}
     plain = unwrapped(function)[0]
     spaces = Spaces(modules, {} if plain is None else _enclosed(plain))
     files = [File(path) for path in modules]
@@ -339,6 +340,14 @@ class File:
     def __init__(self, path: str) -> None:
         self.path, self.tree = path, _parsed(path)
         self.nodes = list(_within(self.tree))
+        self.classes = [node for _, node in self.nodes if isinstance(node, ast.ClassDef)]
+        self.functions = [node for _, node in self.nodes if isinstance(node, FUNCTIONS[:2])]
+        self._methods = {id(node) for each in self.classes for node in each.body}
+
+    def given(self, function: Any) -> list[str]:
+        """The parameters of a function that a call by place gives values, in order: no method's object."""
+        static = any(_last(each) == "staticmethod" for each in function.decorator_list)
+        return positional(function)[id(function) in self._methods and not static :]
 
 
 class Order:
@@ -429,14 +438,7 @@ def _changers(files: Iterable[File], maker: tuple[str, str]) -> dict[str, list[P
 
     `maker` is the function around the target, by file and name.
     """
-    methods = {
-        id(node)
-        for file in files
-        for _, each in file.nodes
-        if isinstance(each, ast.ClassDef)
-        for node in each.body
-    }
-    functions: list[tuple[str, Any]] = []
+    functions: list[tuple[File, Any]] = []
     calls: list[set[str]] = []
     waiting: list[int] = []
     for file in files:
@@ -452,15 +454,15 @@ def _changers(files: Iterable[File], maker: tuple[str, str]) -> dict[str, list[P
             if isinstance(node, FUNCTIONS[:2]):
                 whole = outermost or node
                 waiting += [len(functions)] if whole in filling else []
-                functions.append((file.path, node))
+                functions.append((file, node))
                 calls.append(called.get(whole, set()))
     own: list[list[Parameter]] = [[] for _ in functions]
     found: dict[str, list[Parameter]] = {}
     while waiting:
         for at in waiting:
-            path, node = functions[at]
-            scope, makes = Scope(path, changers=found), (path, node.name) == maker
-            own[at] = _changed_in(node, scope, is_method=id(node) in methods, makes=makes)
+            file, node = functions[at]
+            scope, makes = Scope(file.path, changers=found), (file.path, node.name) == maker
+            own[at] = _changed_in(node, scope, file.given(node), makes=makes)
         before, found = found, {}
         for (_, node), changed in zip(functions, own, strict=True):
             if changed:
@@ -483,20 +485,20 @@ def _may_fill(node: ast.AST) -> bool:
     return counted or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
 
 
-def _changed_in(node: Any, around: Scope, *, is_method: bool, makes: bool) -> list[Parameter]:
-    """The parameters of a function in whose values it changes something; whether it `makes` the target."""
+def _changed_in(node: Any, around: Scope, given: Sequence[str], *, makes: bool) -> list[Parameter]:
+    """The parameters, of those `given` by place, in whose values a function changes something.
+
+    Of the function that `makes` the target, it may be done by then.
+    """
     changed: dict[tuple[str, bool], tuple[bool, bool]] = {}
     for use in _of_function(node, around):
         if use.changes and use.inside and use.attributes in ((), (ALL,)):
             root = use.root.rpartition(LOCALS)[2], bool(use.attributes)
             in_doubt, made = changed.get(root, (True, True))
             changed[root] = use.in_doubt and in_doubt, made and (use.made or makes)
-    if not changed:
-        return []
-    static = any(_last(each) == "staticmethod" for each in node.decorator_list)
     return [
         Parameter(index, name, in_doubt, attribute, made)
-        for index, name in enumerate(positional(node)[is_method and not static :])
+        for index, name in enumerate(given)
         for attribute in (False, True)
         if (name, attribute) in changed
         for in_doubt, made in (changed[name, attribute],)
@@ -700,17 +702,13 @@ def _handed_on(files: Collection[File]) -> Iterator[Given]:
     Of a function, the parameter that it is given as is known. An object may keep what its class is given
     anywhere, and a class may take it without a method of its own, as a dataclass does.
     """
-    nodes = [node for file in files for _, node in file.nodes]
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    named = {each.name for each in classes}
-    methods = {id(node) for each in classes for node in each.body}
+    named = {each.name for file in files for each in file.classes}
     #: By the name of a function, the names of the parameter at each place, of all functions of that name.
     parameters: dict[str, list[set[str]]] = {}
-    for node in nodes:
-        if isinstance(node, FUNCTIONS[:2]):
-            static = any(_last(each) == "staticmethod" for each in node.decorator_list)
-            names = positional(node)[id(node) in methods and not static :]
-            places = parameters.setdefault(node.name, [])
+    for file in files:
+        for function in file.functions:
+            names = file.given(function)
+            places = parameters.setdefault(function.name, [])
             places += [set() for _ in names[len(places) :]]
             for place, name in zip(places, names, strict=False):
                 place.add(name)

@@ -87,7 +87,7 @@ class Watch:
     @contextlib.contextmanager
     def __call__(self, spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
         """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""
-        modules = [vars(module) for module, _ in users_modules()]
+        modules = [namespace for namespace, _ in users_modules()]
         put = [space for space in (*spaces, *modules) if "isinstance" not in space]
         for space in put:
             space["isinstance"] = self._isinstance
