@@ -591,6 +591,43 @@ def gradient_of_variance(axis: Any, w: Any, x: Any) -> Any:
     return mean(axis, jax.grad(spread)(w))
 
 
+def by_number(body: Any, start: Any, after: Any = lambda axis, made: made) -> Any:
+    """A loop over the numbers of the examples, from 0 on."""
+
+    def program(axis: Any, x: Any) -> Any:
+        return after(axis, lax.fori_loop(0, len(x), functools.partial(body, x), start(x)))
+
+    return program
+
+
+def projected(axis: Any, x: Any) -> Any:
+    """Parts of each row that are added to places of its own, one row after the other, and the gradient."""
+    low, high = jnp.floor(jnp.abs(x)).astype(int) % 3, jnp.ceil(jnp.abs(x)).astype(int) % 3
+
+    def loss(w: Any) -> Any:
+        p = jax.nn.softmax(x * w)
+
+        def body(i: Any, made: Any) -> Any:
+            made = made.at[i, low[i]].add(p[i] * 0.3)
+            return made.at[i, high[i]].add(p[i] * 0.7)
+
+        return jnp.mean(lax.fori_loop(0, len(x), body, jnp.zeros_like(p)) ** 2)
+
+    return mean(axis, jax.value_and_grad(loss)(jnp.ones(3)))
+
+
+def by_positions(axis: Any, x: Any) -> Any:
+    def body(made: Any, i: Any) -> Any:
+        return made.at[i].set(jnp.tanh(x[i])), made[i] + x[i]
+
+    return lax.scan(body, jnp.zeros_like(x), jnp.arange(len(x)))
+
+
+def until_small(x: Any, i: Any, made: Any) -> Any:
+    end = lax.while_loop(lambda v: v.sum() > 0.1, lambda v: v * 0.5, jnp.abs(x[i]))
+    return lax.cond(x[i, 0] > 0, lambda made: made.at[i].multiply(end), lambda made: made, made)
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -658,6 +695,25 @@ EQUAL = [
     (lambda axis, x: total(axis, x.sum(0).at[1].multiply(3)), (X,), (S,), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
     (gradient_of_variance, (W, X), (R, S), R),
+    (projected, (X,), (S,), (R, R)),
+    (by_positions, (X,), (S,), (S, S)),
+    *(
+        (by_number(body, start), (X,), (S,), S)
+        for body, start in [
+            (lambda x, i, made: made.at[i].set(jnp.where(made[i] > 0, x[i], 2 * made[i])), jnp.tanh),
+            (lambda x, i, made: jnp.where(x[i, 0] > 0, made.at[i].min(x[i]), made), jnp.zeros_like),
+            (lambda x, i, made: lax.dynamic_update_slice(made, x[i][None] * 2, (i, 0)), jnp.zeros_like),
+            (until_small, jnp.ones_like),
+        ]
+    ),
+    *(
+        (by_number(body, lambda x: jnp.zeros(3), total), (X,), (S,), R)
+        for body in [
+            lambda x, i, added: added + jnp.sin(x[i]),
+            lambda x, i, added: added.at[jnp.argmax(x[i])].add(1.0),
+            lambda x, i, added: added.at[1].add(x[i, 0]),
+        ]
+    ),
 ]
 
 
@@ -753,6 +809,25 @@ def through(body: Any, start: Any) -> Any:
         return total(axis, jnp.sum(carry)), total(axis, jnp.sum(out))
 
     return program
+
+
+def by_pairs(body: Any) -> Any:
+    """A loop over the numbers of the examples that carries two arrays of rows."""
+
+    def program(axis: Any, x: Any) -> Any:
+        start = jnp.tanh(x), jnp.sin(x)
+        return lax.fori_loop(0, len(x), lambda i, pair: body(x, i, *pair), start)
+
+    return program
+
+
+def from_the_second(axis: Any, x: Any) -> Any:
+    return lax.fori_loop(1, len(x), lambda i, made: made.at[i].set(2 * x[i]), jnp.tanh(x))
+
+
+def counted_the_other_way(axis: Any, x: Any) -> Any:
+    """The number of a round is not that of the row, which the loop goes over backwards."""
+    return lax.scan(lambda i, row: (i + 1, row * x[i]), 0, x, reverse=True)[1]
 
 
 def of_both(axis: Any, x: Any, y: Any) -> Any:
@@ -864,6 +939,40 @@ UNEQUAL = [
             (lambda c, r: (c + lax.cond(c[0] > 3, jnp.sin, jnp.cos, r), r), jnp.zeros(3)),
         ]
     ),
+    *(
+        (by_number(body, jnp.tanh), (X,), (S,), S)
+        for body in [
+            # Other rows are read, or changed, than that of the round.
+            lambda x, i, made: made.at[i].add(x[i - 1]),
+            lambda x, i, made: made.at[i].add(x[(i + 1) % len(x)]),
+            lambda x, i, made: made.at[i].add(made[i - 1]),
+            lambda x, i, made: made.at[i].add(made.sum(0)),
+            lambda x, i, made: (made * 0.9).at[i].add(x[i]),
+            lambda x, i, made: jnp.where(x[i, 0] > 0, made.at[i].add(x[i]), jnp.zeros_like(made)),
+            lambda x, i, made: made.at[i // 2].add(x[i]),
+            lambda x, i, made: made.at[i - i].add(x[i]),
+            lambda x, i, made: lax.dynamic_update_slice(made, x[:2] * 2, (i, 0)),
+            # The number of the row within the share is not that within the batch.
+            lambda x, i, made: made.at[i].add(x[i] * i),
+            lambda x, i, made: made.at[i, i % 3].add(x[i, 0]),
+            lambda x, i, made: jnp.where(i > 2, made.at[i].add(x[i]), made),
+            lambda x, i, made: made.at[i].set(x[i] * len(x)),
+        ]
+    ),
+    # What a round writes into takes the place of another, or what it writes is of the round before.
+    (by_pairs(lambda x, i, a, b: (b, a.at[i].add(x[i]))), (X,), (S,), (S, S)),
+    (by_pairs(lambda x, i, a, b: (a.at[i].add(b[i]), b * 0.5)), (X,), (S,), (S, S)),
+    (by_pairs(lambda x, i, a, b: (a.at[i].add(x[i]) + b, b)), (X,), (S,), (S, S)),
+    (by_number(lambda x, i, made: jnp.tanh(made * x[i]), lambda x: jnp.ones(3)), (X,), (S,), R),
+    (by_number(lambda x, i, made: made * 0.5, lambda x: jnp.ones(3)), (X,), (S,), R),
+    (
+        by_number(lambda x, i, made: made.at[jnp.argmax(x[i])].max(1.0), lambda x: jnp.zeros(3), total),
+        (X,),
+        (S,),
+        R,
+    ),
+    (from_the_second, (X,), (S,), S),
+    (counted_the_other_way, (X,), (S,), S),
     (of_both, (X, X), (S, S), S),
     (lambda axis, x: lax.map(lambda row: row * len(x), x), (X,), (S,), S),
     (lambda axis, x: lax.map(lambda r: r[0] * r[1], (x, jnp.arange(len(x)))), (X,), (S,), S),

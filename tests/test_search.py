@@ -879,14 +879,15 @@ def f(p, batch):
 """
 
 
-def test_rows_that_a_loop_fills_in_by_number_are_to_be_made_with_vmap(project: Project) -> None:
+def test_rows_that_a_loop_fills_in_by_number_are_divided(project: Project) -> None:
     write(project, ONE_BY_ONE)
-    says = ("Make what each example gives with jax.vmap, and sum or stack that",)
-    project.refused("JP043", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
-    start = ONE_BY_ONE.index("    put")
-    write(project, f"{ONE_BY_ONE[:start]}    return jax.vmap(lambda row: row * 2)(y)\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts", "--no-run")
     assert "derived for all inputs and device counts" in made.words
+    assert "all_gather" not in made.stdout
+    # Of a loop that is not over all rows the message says what can be.
+    write(project, ONE_BY_ONE.replace("fori_loop(0", "fori_loop(1"))
+    says = ("Make what each example gives with jax.vmap, and sum or stack that",)
+    project.refused("JP043", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
 ASKED_BESIDE = """\

@@ -83,6 +83,7 @@ class Warm:
             RefusalError: it is found wrong, or is not derived and no run was asked for.
             InMultiples: it is equal for fewer numbers of rows than it takes.
             OfForms: it is equal for fewer forms of inputs than it takes.
+            OfMoreRows: it is not shown equal where a device has some few rows.
         """
         from jax_pmap.proof.prove import How, prove
 
@@ -136,11 +137,11 @@ def request_of(words: tuple[str, ...], folder: Path) -> Request:
 
 def verdict(source: Warm, code: str) -> str:
     """``"survived"``, ``"not applicable"``, or how the proof caught `code`: the refusal's reason."""
-    from jax_pmap.proof.prove import InMultiples, OfForms
+    from jax_pmap.proof.prove import InMultiples, OfForms, OfMoreRows
 
     try:
         source.prove(code)
-    except (InMultiples, OfForms) as error:
+    except (InMultiples, OfForms, OfMoreRows) as error:
         return f"equal for some inputs alone: {type(error).__name__} {error}"
     except RefusalError as error:
         reason = error.refusal.reason

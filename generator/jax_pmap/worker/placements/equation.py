@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .lattice import Placement, Replicated, Sharded
+from .lattice import Filled, Placement, Replicated, Sharded
 from .terms import Shape, Term, Terms
 
 
@@ -178,7 +178,7 @@ class Equation:
         """Whether an operand is zero throughout, on every device too: zeros fit every placement."""
         value = self.operands[operand]
         return self.terms.is_zero(value.term) and all(
-            isinstance(p, (Replicated, Sharded)) for p in value.places
+            isinstance(p, (Replicated, Sharded, Filled)) for p in value.places
         )
 
 

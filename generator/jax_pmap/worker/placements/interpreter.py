@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -51,6 +51,7 @@ from .lattice import (
     Diagonal,
     Downward,
     Extreme,
+    Filled,
     Index,
     Labels,
     Loose,
@@ -64,6 +65,7 @@ from .lattice import (
     Replicated,
     Rounds,
     Row,
+    RowNumber,
     Running,
     Sharded,
     Spread,
@@ -71,8 +73,9 @@ from .lattice import (
     times,
 )
 from .measure import measured, supposed
+from .numbered import filled_alike
 from .rounds import grouped, of_groups
-from .rules.elementwise import describe
+from .rules.elementwise import LARGEST_BATCH, describe
 from .terms import (
     IDENTITIES,
     SINGLE,
@@ -82,6 +85,7 @@ from .terms import (
     eps_of,
     freeze,
     kind_of,
+    largest_integer,
     linear_in,
     name_of,
 )
@@ -524,7 +528,7 @@ class Interpreter:
         for index, shape in enumerate(shapes):
             sizes = list(shape)
             for place, counts in zip(places, self.axes.values(), strict=True):
-                if isinstance(place, (Sharded, Spread, Positions, Labels, Mixed, Dealt)):
+                if isinstance(place, (Sharded, Spread, Positions, Labels, Mixed, Dealt, Filled)):
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
@@ -1166,35 +1170,49 @@ class Interpreter:
                 return [self.unknown(lost.reason, lost.equations) for _ in equations[0].outvars]
             counts = next(iter(self.axes.values()))
             lengths = {e.params["length"] * n for e, n in zip(equations, counts, strict=True)}
+            divided = [p for each in over for p in each.places]
             alone = len(self.axes) == 1 and all(
-                isinstance(p, Sharded) and p.axis == 0 and p.outer == 1 for each in over for p in each.places
+                (p.axis, p.length) == (0, min(lengths))
+                if isinstance(p, Positions)
+                else isinstance(p, Sharded) and (p.axis, p.outer) == (0, 1)
+                for p in divided
             )
-            if not alone or not over or len(lengths) > 1:
+            if not alone or len(lengths) > 1:
                 return self._lost(equations[0], "a loop goes over the examples of this device")
+        [length] = lengths
         shapes = [[tuple(v.aval.shape) for v in body.invars] for body in bodies]
         start = operands[constants : constants + carried]
         loops = [self.terms.loops(value.term) for value in start]
+        numbers = {
+            constants + index: self._row_numbers(bodies[0].invars[constants + index].aval, length, by_row)
+            for index, value in enumerate(start)
+            if self.terms.value(value.term) == 0 and not params.get("reverse", False)
+            if all(counts_rounds(body, constants + index, index) for body in bodies)
+        }
         self._depth += 1
         try:
             slices = []
-            for index, operand in enumerate(over, constants + carried):
-                places = tuple(
-                    Row(self._depth, p.power) if by_row and isinstance(p, Sharded) else self._item(p)
-                    for p in operand.places
-                )
+            for index, operand in [*numbers.items(), *enumerate(over, constants + carried)]:
+                places = tuple(self._item(p, by_row) for p in operand.places)
                 shape = self.whole_shape([s[index] for s in shapes], places)
                 dtype = str(getattr(bodies[0].invars[index].aval, "dtype", "?"))
                 slices.append(Slice(operand.term, operand.term, shape, dtype, places))
             rows = [self._slice(each) for each in slices]
             if self.added is not None:
-                for row, operand in zip(rows, over, strict=True):
+                for row, operand in zip(rows, [*numbers.values(), *over], strict=True):
                     self.added.sliced(row, operand)
+            known = {at - constants: row for at, row in zip(numbers, rows, strict=False)}
+            del rows[: len(numbers)]
+            # What no round changes is as it was.
+            known |= {i: value for i, value in enumerate(start) if unchanged(bodies[0], constants + i, i)}
+            begun = [self._by_rows(v, i) if by_row and i not in known else v for i, v in enumerate(start)]
 
             def body(
                 places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
             ) -> list[Value]:
                 carry = [
-                    zeros.get(i)
+                    known.get(i)
+                    or zeros.get(i)
                     or self._carry(
                         i,
                         bodies[0].invars[constants + i].aval,
@@ -1209,9 +1227,9 @@ class Interpreter:
 
             if self.added is not None:
                 self.added.scan_begins(self._depth)
-            settled, out = self._settled(body, start, loops, equations[0])
+            settled, out = self._settled(body, begun, loops, equations[0], known)
             while self.added is not None and not self.added.stays(self._depth, out[:carried]):
-                settled, out = self._settled(body, start, loops, equations[0])
+                settled, out = self._settled(body, begun, loops, equations[0], known)
         finally:
             if self.added is not None:
                 self.added.scan_ends(self._depth)
@@ -1219,7 +1237,7 @@ class Interpreter:
         # The terms of a round hold those of the constants and slices already.
         inner = [value.term for value in out]
         depth = self._depth + 1
-        length, backwards = lengths.pop(), bool(params.get("reverse", False))
+        backwards = bool(params.get("reverse", False))
         needed = self.terms.carries(inner, depth)
 
         def meaning(kind: str, index: int) -> "tuple[Any, tuple[Term, ...]]":
@@ -1235,13 +1253,12 @@ class Interpreter:
         around = [*inner, *(operand.term for operand in (*start, *over))]
         made = []
         for index, variable in enumerate(equations[0].outvars):
+            if index in known and out[index].term == start[index].term:
+                made.append(start[index])
+                continue
             if index < carried:
                 at = [self._ended(place, depth) for place in settled[index]]
-                if by_row and not isinstance(at[0], (Partial, Unknown)):
-                    node = self.terms[out[index].term]
-                    if node.op == "carry" and node.params[:2] == (depth, index):
-                        made.append(start[index])  # It is handed on as it is.
-                        continue
+                if by_row and not isinstance(settled[index][0], (Running, Filled, Unknown)):
                     why = "a loop carries something from one example to the next"
                     at = [Unknown(why, self.path(equations[0]))]
             elif by_row:
@@ -1260,13 +1277,16 @@ class Interpreter:
                 if inner[index] == value.term:
                     inputs.append(value)  # It stays as it is.
                     continue
+                if constants + index in numbers:
+                    inputs.append(slices[list(numbers).index(constants + index)])
+                    continue
                 shape = self.whole_shape([s[constants + index] for s in shapes], settled[index])
                 dtype = self.terms[value.term].dtype
                 key, terms = meaning("before", index)
                 before = self.terms.make("scan", key, terms, shape and (key[1], *shape), dtype)
                 inputs.append(Slice(before, value.term, shape, dtype, tuple(settled[index])))
             results = tuple(value.term for value in made[carried:])
-            stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
+            stacked = Stacked(depth, jaxprs, (*inputs, *slices[len(numbers) :]), results)
             after = inner[:carried]
             for term, own in zip(results, inner[carried:], strict=True):
                 # What is carried to the next round as well is as good as that. A later loop that makes the
@@ -1274,6 +1294,20 @@ class Interpreter:
                 if own not in after:
                     self._stacks.setdefault(term, stacked)
         return made
+
+    def _row_numbers(self, like: Any, rows: int, by_row: bool) -> Value:
+        """The numbers of all rounds of a loop, which one that counts them goes over."""
+        dtype = str(like.dtype)
+        params = (("dimension", 0), ("dtype", dtype), ("shape", (rows,)), ("sharding", None))
+        term = self.terms.make("iota", params, (), (rows,), dtype)
+        return Value(term, (Positions(0, rows),) if by_row else self.whole)
+
+    def _by_rows(self, value: Value, index: int) -> Value:
+        """What a loop over the examples carries first, as number `index`: a round may write its own row."""
+        [place] = value.places
+        if self.added is None and isinstance(place, Sharded) and place.outer == 1:
+            return replace(value, places=(Filled(place.axis, self._depth, index, place.power),))
+        return value
 
     @staticmethod
     def _is_grouped(value: Value) -> bool:
@@ -1414,22 +1448,33 @@ class Interpreter:
         return Value(term, tuple(places))
 
     def _settled(
-        self, body: Any, start: Sequence[Value], loops: list[int], equation: Any
+        self,
+        body: Any,
+        start: Sequence[Value],
+        loops: list[int],
+        equation: Any,
+        known: Collection[int] = (),
     ) -> "tuple[list[list[Placement]], list[Value]]":
         """Placements of a carry that a round gives back as it takes them, and what that round makes.
 
         Zeros that start a carry fit every placement; what is whole at the start may be sharded after a round
         only if it is zero, and partial in one way. `loops` are those around this one that the start of each
-        value differs by; what a round adds to these is put there.
+        value differs by; what a round adds to these is put there. Those that are `known` are as they were.
         """
         places = [list(value.places) for value in start]
-        zeros = {index: value for index, value in enumerate(start) if self.terms.is_zero(value.term)}
+        zeros = {
+            index: value
+            for index, value in enumerate(start)
+            if self.terms.is_zero(value.term) and index not in known
+        }
         for _ in range(MOST_ROUNDS):
             out = body(places, zeros) if zeros else body(places)
             # What a round makes of zeros they are from then on; others may need several rounds for it.
             still = {index: value for index, value in zeros.items() if self.is_zero(out[index])}
-            changed, zeros = len(still) < len(zeros), still
+            given_zeros, changed, zeros = zeros, len(still) < len(zeros), still
             for index, (value, given) in enumerate(zip(out, start, strict=False)):
+                if index in known:
+                    continue
                 around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
                 changed |= around != loops[index]
                 loops[index] = around
@@ -1462,6 +1507,10 @@ class Interpreter:
                         fits = (
                             place.loop < self._depth and isinstance(now, Sharded) and now.axis == place.axis
                         )
+                    if isinstance(place, Filled) and isinstance(now, Filled):
+                        zero = index in given_zeros
+                        fits = place.carry in (None, index) and place.axis == now.axis
+                        place = replace(place, carry=index)
                     taken = part or (zero and fits)
                     if (taken and now == given.places[at]) or isinstance(place, Unknown):
                         places[index][at] = place
@@ -1480,11 +1529,15 @@ class Interpreter:
     def is_zero(self, value: Value) -> bool:
         """Whether a value is zero throughout, on every device too."""
         return self.terms.is_zero(value.term) and all(
-            isinstance(p, (Replicated, Sharded)) for p in value.places
+            isinstance(p, (Replicated, Sharded, Filled)) for p in value.places
         )
 
-    def _item(self, place: Placement) -> Placement:
-        """The placement of one slice of what a scan goes over."""
+    def _item(self, place: Placement, by_row: bool) -> Placement:
+        """The placement of one slice of what a scan goes over, `by_row` in as many rounds as examples."""
+        if by_row and isinstance(place, Sharded):
+            return Row(self._depth, place.power)
+        if by_row and isinstance(place, Positions):
+            return RowNumber(self._depth, place.length, place.column)
         if isinstance(place, Sharded):
             if place.axis == 0:
                 return Unknown("a loop goes over the examples of this device")
@@ -1514,6 +1567,8 @@ class Interpreter:
         """The placement of what a loop over the examples stacks."""
         if isinstance(place, Row) and place.loop == loop:
             return Sharded(0, place.power)
+        if isinstance(place, RowNumber) and place.loop == loop:
+            return Positions(0, place.length, place.column)
         if isinstance(place, Replicated) and not self.terms.varies(value.term, loop):
             return Sharded(0, place.power)
         if isinstance(place, Unknown):
@@ -1523,6 +1578,8 @@ class Interpreter:
     @staticmethod
     def _ended(place: Placement, loop: int) -> Placement:
         """The placement of what a scan carries when it has ended."""
+        if isinstance(place, Filled) and place.loop == loop:
+            return Sharded(place.axis, place.power)
         return Partial(place.power) if isinstance(place, Running) and place.loop == loop else place
 
     @staticmethod
@@ -1541,11 +1598,11 @@ class Interpreter:
             return Loose((0,), place.power)
         if isinstance(place, Running):
             return Unknown("what a loop has added up so far is used before its end")
-        if isinstance(place, (Spread, Corner, Diagonal)):
+        if isinstance(place, (Spread, Corner, Diagonal, Filled)):
             return Unknown(describe(place))
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)
-        if isinstance(place, (Positions, Labels, Index, Downward)):
+        if isinstance(place, (Positions, Labels, Index, Downward, RowNumber)):
             return Unknown("positions are stacked by a loop")
         return place
 
@@ -1725,6 +1782,8 @@ class Interpreter:
         """The placement of what is chosen for each example by itself."""
         if not isinstance(test, Row) or isinstance(place, Unknown):
             return place
+        if isinstance(place, Filled) and place.loop == test.loop:
+            return place  # But for that example's row it is what it was.
         if place == test or (place == WHOLE and not any(self.terms.varies(t, test.loop) for t in terms)):
             return test
         return Unknown(
@@ -1733,7 +1792,8 @@ class Interpreter:
 
     def _every_round(self, place: Placement, test: Term, equation: Any) -> Placement:
         """A placement that holds if all rounds of a loop are seen together, where all do what a test says."""
-        if isinstance(place, (Dealt, Row, Rounds, Running)) and self.terms.varies(test, place.loop):
+        by_round = (Dealt, Row, RowNumber, Filled, Rounds, Running)
+        if isinstance(place, by_round) and self.terms.varies(test, place.loop):
             why = "a loop goes over groups of other rows than in the whole batch, and not all alike"
             return Unknown(why, self.path(equation))
         return place
@@ -1746,6 +1806,9 @@ class Interpreter:
             return lost
         if len(set(places)) == 1:
             return places[0]
+        if isinstance(places[0], Filled):
+            same = filled_alike(places, [self.is_zero(value) for value in values])
+            return same or Unknown("the branches write rows of different values", self.path(equation))
         partial = [p for p in places if isinstance(p, Partial)]
         powers = {
             place.power if isinstance(place, Partial) else place.power - 1
@@ -1958,6 +2021,32 @@ def adds_up(body: Any, given: int, index: int) -> bool:
         and users[0].outvars[0] is result
         and sum(v is carry for v in users[0].invars) == 1
         and not any(v is carry for v in body.outvars)
+    )
+
+
+def unchanged(body: Any, given: int, index: int) -> bool:
+    """Whether a loop hands on one of the values that it carries: input `given`, and result `index`."""
+    made, result = {v: (e, at) for e in body.eqns for at, v in enumerate(e.outvars)}, body.outvars[index]
+    while not isinstance(result, Literal) and result in made:
+        equation, at = made[result]
+        if primitive_name(equation) not in IDENTITIES:
+            return False
+        result = equation.invars[at]
+    return result is body.invars[given]
+
+
+def counts_rounds(body: Any, given: int, index: int) -> bool:
+    """Whether a loop adds one in each round to a whole number that it carries: input `given`."""
+    carry, result = body.invars[given], body.outvars[index]
+    dtype = str(getattr(carry.aval, "dtype", "?"))
+    if carry.aval.shape or kind_of(dtype) not in "iu" or largest_integer(dtype) < LARGEST_BATCH:
+        return False
+    return any(
+        primitive_name(each) == "add"
+        and each.outvars[0] is result
+        and each.invars[0] is carry
+        and getattr(each.invars[1], "val", None) == 1
+        for each in body.eqns
     )
 
 

@@ -105,6 +105,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class RowNumber:
+    """In a round of a loop over the examples: the number of the row, within the share and within ``V``."""
+
+    loop: int
+    #: How many rounds, and so rows, there are in ``V``.
+    length: int
+    #: The column of a list of indices that holds it, None where all of the list does.
+    column: "int | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What a loop over the examples carries where each round reads and writes its own row of it alone.
+
+    In the round of one of its rows it is the device's part of ``V`` along `axis`, as `Sharded` is: in other
+    devices' rounds nothing of that part changes.
+    """
+
+    axis: int
+    loop: int
+    #: Which of the carried values it was when the round began; None for zeros.
+    carry: "int | None"
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """In a round of a loop: ``N**power * v`` summed over devices and rounds is ``V`` summed over rounds."""
 
@@ -234,9 +260,9 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running"
-    " | Index | Downward | Positions | Labels | Corner | Diagonal | OwnKey | Blocks | Copies | OwnKeys"
-    " | Unknown"
+    "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | RowNumber | Filled"
+    " | Rounds | Running | Index | Downward | Positions | Labels | Corner | Diagonal | OwnKey | Blocks"
+    " | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

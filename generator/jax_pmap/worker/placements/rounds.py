@@ -10,7 +10,21 @@ from typing import Any
 
 from ..jaxpr.versions import named_axes
 from .equation import Equation, Result, Rule, Same, Stuck
-from .lattice import WHOLE, Dealt, Loose, Partial, Placement, Replicated, Rounds, Row, Running, Sharded
+from .lattice import (
+    WHOLE,
+    Dealt,
+    Filled,
+    Loose,
+    Partial,
+    Placement,
+    Replicated,
+    Rounds,
+    Row,
+    RowNumber,
+    Running,
+    Sharded,
+)
+from .numbered import of_number
 from .rules.elementwise import describe, power_of
 
 #: Operations element by element that are linear in operands which are sums of groups.
@@ -19,7 +33,8 @@ LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "convert_element_type", "
 
 def grouped(places: Sequence[Placement]) -> bool:
     """Whether an operand is a slice of groups, or a sum of them."""
-    return any(isinstance(place, (Dealt, Row, Rounds, Running, Loose)) for place in places)
+    kinds = (Dealt, Row, RowNumber, Filled, Rounds, Running, Loose)
+    return any(isinstance(place, kinds) for place in places)
 
 
 def of_groups(found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
@@ -30,6 +45,8 @@ def of_groups(found: "Rule | None", eq: Equation, places: Sequence[Placement]) -
     """
     if named_axes(eq.params):
         raise Stuck(describe(next(place for place in places if grouped([place]))))
+    if any(isinstance(place, (RowNumber, Filled)) for place in places):
+        return of_number(eq, places)
     if any(isinstance(place, Running) for place in places):
         return _added(eq, places)
     if any(isinstance(place, Row) for place in places):
@@ -111,6 +128,16 @@ def _added(eq: Equation, places: Sequence[Placement]) -> Result:
         return Same(place)
     if eq.name == "add" and (eq.is_zero(1 - index) or _adds_up(other, place)):
         return place
+    if eq.name in ("scatter_add", "scatter_sub") and index == 0:
+        at, more = (
+            Row(place.loop, power_of(each))
+            if isinstance(each, Replicated) and not eq.terms.varies(operand.term, place.loop)
+            else each
+            for each, operand in zip(places[1:], eq.operands[1:], strict=True)
+        )
+        some = isinstance(places[1], Row) or isinstance(places[2], (Row, Rounds))
+        if some and at == Row(place.loop) and _adds_up(more, place):
+            return place  # Each row adds to the places that it points to.
     raise Stuck(describe(place))
 
 

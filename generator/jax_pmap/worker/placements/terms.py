@@ -566,7 +566,7 @@ class Terms:
             # Positions that the dtype does not hold wrap around.
             shape = self.nodes[node.operands[0]].shape if node.operands else node.shape
             return shape is not None and max(shape, default=0) <= largest_integer(node.dtype)
-        if node.op in ("reshape", "broadcast_in_dim", "transpose", "convert_element_type", "slice"):
+        if node.op in ("reshape", "broadcast_in_dim", "transpose", "convert_element_type", "slice", "item"):
             inner = self.nodes[node.operands[0]]
             if kind_of(inner.dtype) not in "iub" or kind_of(node.dtype) not in "iu":
                 return False

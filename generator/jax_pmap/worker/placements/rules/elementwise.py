@@ -15,6 +15,7 @@ from ..lattice import (
     Diagonal,
     Downward,
     Extreme,
+    Filled,
     Index,
     Labels,
     Loose,
@@ -26,6 +27,7 @@ from ..lattice import (
     Replicated,
     Rounds,
     Row,
+    RowNumber,
     Running,
     Sharded,
     Spread,
@@ -93,11 +95,11 @@ def describe(place: Placement) -> str:
         return "the device's index takes part in the computation"
     if isinstance(place, (Mixed, Dealt)):
         return "the groups that rows are divided into are of other rows on a device than in the whole batch"
-    if isinstance(place, Row):
+    if isinstance(place, (Row, Filled)):
         return "one example is combined with others"
     if isinstance(place, (Loose, Rounds, Running)):
         return "sums of groups, of other rows on a device than in the whole batch, are used one by one"
-    if isinstance(place, (Positions, Labels, Corner)):
+    if isinstance(place, (Positions, Labels, Corner, RowNumber)):
         return "positions within the share are used as if they were positions within the batch"
     if isinstance(place, Diagonal):
         return "what tells the examples apart, as `eye` does, has those of this device alone"
