@@ -607,6 +607,10 @@ CUT = """
         return long(jnp.take(w, tokens * 3 % 7).sum())
 
 
+    def waves(w, tokens):
+        return long((jnp.take(w, tokens) * ((tokens + 1) / 7) ** 1.7).sum())
+
+
     def long(total):
         # Nobody waits for it to be computed.
         return jax.lax.fori_loop(0, 100_000_000, lambda i, x: 0.5 * x + jnp.sin(x), total / 24)
@@ -623,5 +627,9 @@ def test_what_numpy_moves_is_what_jax_would_move(shared: Project) -> None:
     found = shared.run("plan", "cut.py::moved", "--inputs", "cut.py::batch")
     assert found.exit_code == 0, found.stderr
     assert "not held against" not in found.words
+    # What NumPy computes of the tokens is the very value that jax computes; what comes after is then as well.
     found = shared.run("plan", "cut.py::counted", "--inputs", "cut.py::batch")
+    assert "`counted` computes with `tokens` (int64) in NumPy" in found.words
+    assert "gave the same on these inputs" in found.words and "not held against" not in found.words
+    found = shared.run("plan", "cut.py::waves", "--inputs", "cut.py::batch")
     assert "not held against an uncompiled call" in found.words

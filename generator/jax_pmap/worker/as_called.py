@@ -169,6 +169,8 @@ def _compared(
     """Compute both, and say which outputs are apart, and by which leaves."""
     statics = request.statics
     packed = Packed(called, statics)
+    if alike(traced, call, packed.leaves, computes=True):
+        return found
     as_given = [i for i, leaf in enumerate(packed.leaves) if not is_of_jax(i, leaf)]
 
     arrays = [i for i in as_given if is_wide(packed.leaves[i])]

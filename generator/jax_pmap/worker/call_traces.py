@@ -72,12 +72,15 @@ def _constants(closed: Any) -> list[Any]:
     return [jax.numpy.asarray(x) if category(x) == "array" else x for x in closed.consts]
 
 
-def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
-    """Whether two traces are the same operations; the first has those `leaves` traced that the second has."""
+def alike(whole: Followed, part: Followed, leaves: Sequence[Any], *, computes: bool = False) -> bool:
+    """Whether two traces are the same operations; the first has those `leaves` traced that the second has.
+
+    With `computes`, whether they are for those leaves that the second has as they are; see `Same`.
+    """
     variables = dict(zip(whole.at, whole.jaxpr.jaxpr.invars, strict=True))
     inputs = {variables[i]: own for i, own in zip(part.at, part.jaxpr.jaxpr.invars, strict=True)}
     given = {variable: leaves[i] for i, variable in variables.items()}
-    same = Same({v: leaf for v, leaf in given.items() if v not in inputs}, inputs)
+    same = Same({v: leaf for v, leaf in given.items() if v not in inputs}, inputs, computes=computes)
     results = [each.whole(each.jaxpr.jaxpr.outvars) for each in (whole, part)]
     return whole.paths == part.paths and same.operations(whole.jaxpr, part.jaxpr) and same.results(*results)
 

@@ -166,7 +166,7 @@ class InNumpy:
 
         values = replaced(copied(values), self.statics, other)
         call, trace = follow(values, self.statics, is_of_jax), self._traced(values)
-        if alike(trace, call, Packed(values, self.statics).leaves):
+        if alike(trace, call, Packed(values, self.statics).leaves, computes=True):
             return "same"
         if beyond(self.room, self.seconds, trace, call):
             return "too long"

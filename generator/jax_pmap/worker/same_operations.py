@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from .arguments import same_constant
-from .jaxpr.versions import opened
+from .jaxpr.versions import bind, opened
+from .jaxpr.walk import equations
 
 #: Parameters of operations that are compared as they print.
 PLAIN = (bool, int, float, str, tuple, type(None), np.dtype)
@@ -25,6 +26,10 @@ MOVES: dict[str, Callable[[np.ndarray, Mapping[str, Any]], np.ndarray]] = {
     "squeeze": lambda x, how: np.squeeze(x, tuple(how["dimensions"])),
     "transpose": lambda x, how: np.transpose(x, how["permutation"]),
 }
+#: Elements up to which what is known is computed.
+MOST_ELEMENTS = 1 << 20
+#: Operations that may go round for long.
+LOOPS = frozenset({"scan", "while"})
 
 
 class Same:
@@ -35,10 +40,12 @@ class Same:
     Args:
         leaves: what the inputs of the first trace stand for, by their variables.
         inputs: the variables of the second trace for some of these leaves, by those of the first.
+        computes: whether what the first computes of these leaves alone may be what the second computes of
+            constants, if that is the very value. Then they are the same for these leaves, maybe no others.
     """
 
-    def __init__(self, leaves: Mapping[Any, Any], inputs: Mapping[Any, Any]) -> None:
-        self.leaves, self.known = dict(leaves), dict(inputs)
+    def __init__(self, leaves: Mapping[Any, Any], inputs: Mapping[Any, Any], *, computes: bool = False) -> None:
+        self.leaves, self.known, self.computes = dict(leaves), dict(inputs), computes
         self.constants: dict[Any, Any] = {}
 
     def operations(self, one: Any, other: Any) -> bool:
@@ -54,11 +61,15 @@ class Same:
         for equation in one.eqns:
             if self._counted(equation):
                 continue
-            if at < len(other.eqns) and self._equations(equation, other.eqns[at]):
+            while not (at < len(other.eqns) and self._equations(equation, other.eqns[at])):
+                if self._moved(equation) or self._computed(equation, self.leaves):
+                    break
+                if at == len(other.eqns) or not self._computed(other.eqns[at], self.constants):
+                    return False
                 at += 1
-            elif not self._moved(equation):
-                return False
-        return at == len(other.eqns)
+            else:
+                at += 1
+        return all(self._computed(each, self.constants) for each in other.eqns[at:])
 
     def results(self, some: Sequence[Any], others: Sequence[Any]) -> bool:
         """Whether leaves of two results are the same: variables of the traces, or what they are."""
@@ -96,6 +107,25 @@ class Same:
         if move is None or not isinstance(leaf, np.ndarray):
             return False
         self.leaves[equation.outvars[0]] = move(leaf, equation.params)
+        return True
+
+    def _computed(self, equation: Any, values: dict[Any, Any]) -> bool:
+        """Whether an operation is of what is known alone, and no long one; what it gives is then known too.
+
+        Args:
+            equation: the operation.
+            values: what is known in its trace, by variables.
+        """
+        atoms = [*equation.invars, *equation.outvars]
+        if not self.computes or equation.effects or sum(v.aval.size for v in atoms) > MOST_ELEMENTS:
+            return False
+        given = [v.val if hasattr(v, "val") else values.get(v) for v in equation.invars]
+        inner = [each for value in equation.params.values() for each in _jaxprs_in(value)]
+        run = [equation, *(each for body in inner for each in equations(body))]
+        if not all(map(_is_number, given)) or any(each.primitive.name in LOOPS for each in run):
+            return False
+        own = [np.asarray(x).astype(v.aval.dtype) for x, v in zip(given, equation.invars, strict=True)]
+        values.update(zip(equation.outvars, map(np.asarray, bind(equation, own)), strict=True))
         return True
 
     def _equations(self, one: Any, other: Any) -> bool:
@@ -138,6 +168,13 @@ class Same:
         if hasattr(other, "val"):
             return _equal(value, other.val, other)
         return other in self.constants and _equal(value, self.constants[other], other)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or an array of some."""
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return not isinstance(value, jax.core.Tracer) and np.dtype(value.dtype).kind in "biuf"
+    return isinstance(value, (int, float))
 
 
 def _jaxprs_in(value: Any) -> list[Any]:
