@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from project import Project, Result, simulated
 
-from jax_pmap.worker.same_operations import Same
+from jax_pmap.worker.same_operations import Known, Same
 
 INPUTS = """\
 import collections
@@ -391,6 +394,36 @@ def test_python_counts_on_where_32_bits_do_not(count: int, same: bool) -> None:
     held = Same(dict(zip(traced.jaxpr.invars, (count,), strict=True)), {})
     operations = held.operations(traced, called)
     assert (operations and held.results(traced.jaxpr.outvars, [count + 1])) is same
+
+
+EXTREME = {
+    "float32": [0.0, -0.0, 1.5, -3e38, 3e38, float("inf"), float("-inf"), float("nan"), 1e-30],
+    "int32": [0, 1, -1, 7, 2**31 - 1, -(2**31)],
+    "uint8": [0, 1, 7, 255],
+    "bool": [False, True],
+}
+FUNCTIONS = [
+    *(lambda x, y: x + y, lambda x, y: x * y, lambda x, y: x - y, lambda x, _: -x),
+    *(jnp.maximum, jnp.minimum, jnp.less, jnp.less_equal, jnp.greater, jnp.greater_equal),
+    *(jnp.equal, jnp.not_equal, lambda x, y: jnp.where(x > y, x, y)),
+    *(lambda x, _: x.astype("float32"), lambda x, _: x.astype("int32"), lambda x, _: x.astype("uint8")),
+    *(lambda x, y: x & y, lambda x, y: x | y, lambda x, _: ~x),
+    *(lambda x, _: x.reshape(2, -1)[:, ::-1].T, lambda x, y: jnp.take(x, 1) * y, lambda x, y: x**2 + y),
+]
+
+
+@pytest.mark.parametrize("dtype", EXTREME)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=range(len(FUNCTIONS)))
+def test_what_is_known_is_computed_as_jax_computes_it(function: Any, dtype: str) -> None:
+    """Each pair of numbers, those that overflow included."""
+    x, y = (side.ravel() for side in np.meshgrid(*[np.array(EXTREME[dtype], dtype)] * 2))
+    try:
+        expected = function(jnp.asarray(x), jnp.asarray(y))
+    except TypeError:
+        return  # jax has no such operation for this dtype.
+    [made] = Known().run(jax.make_jaxpr(function)(x, y), [x, y])
+    assert made.dtype == expected.dtype
+    np.testing.assert_array_equal(made, expected)
 
 
 def test_rounding_alone_is_no_other_function(steps: Project) -> None:

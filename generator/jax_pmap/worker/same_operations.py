@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from .arguments import same_constant
+from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, opened
 from .jaxpr.walk import equations
 
@@ -26,10 +27,42 @@ MOVES: dict[str, Callable[[np.ndarray, Mapping[str, Any]], np.ndarray]] = {
     "squeeze": lambda x, how: np.squeeze(x, tuple(how["dimensions"])),
     "transpose": lambda x, how: np.transpose(x, how["permutation"]),
 }
+#: Operations of which NumPy makes the very numbers that XLA makes. Each operation of jax is compiled first.
+EXACT: dict[str, Callable[..., np.ndarray]] = {
+    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative},
+    **{"max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "not": np.invert},
+    **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
+    **{"eq": np.equal, "ne": np.not_equal},
+}
 #: Elements up to which what is known is computed.
 MOST_ELEMENTS = 1 << 20
 #: Operations that may go round for long.
 LOOPS = frozenset({"scan", "while"})
+
+
+class Known(Forward[np.ndarray]):
+    """Computes what a program makes of numbers that are known, compiling as little as it can."""
+
+    enters = frozenset({"jit"})
+
+    def constant(self, value: Any) -> np.ndarray:
+        """It, as NumPy's array."""
+        return np.asarray(value)
+
+    def operation(self, equation: Any, facts: list[np.ndarray]) -> list[np.ndarray]:
+        """What NumPy makes of them where that is what jax makes of them; else what jax does."""
+        own = [each.astype(v.aval.dtype) for each, v in zip(facts, equation.invars, strict=True)]
+        name, move = equation.primitive.name, MOVES.get(equation.primitive.name)
+        if move is not None:
+            return [move(own[0], equation.params)]
+        if name == "convert_element_type" and own[0].dtype.kind != "f":
+            return [own[0].astype(equation.outvars[0].aval.dtype)]
+        if name == "select_n" and own[0].dtype == bool:
+            return [np.where(own[0], own[2], own[1])]
+        if name in EXACT:
+            with np.errstate(all="ignore"):
+                return [np.asarray(EXACT[name](*own))]
+        return [*map(np.asarray, bind(equation, own))]
 
 
 class Same:
@@ -44,7 +77,9 @@ class Same:
             constants, if that is the very value. Then they are the same for these leaves, maybe no others.
     """
 
-    def __init__(self, leaves: Mapping[Any, Any], inputs: Mapping[Any, Any], *, computes: bool = False) -> None:
+    def __init__(
+        self, leaves: Mapping[Any, Any], inputs: Mapping[Any, Any], *, computes: bool = False
+    ) -> None:
         self.leaves, self.known, self.computes = dict(leaves), dict(inputs), computes
         self.constants: dict[Any, Any] = {}
 
@@ -124,8 +159,8 @@ class Same:
         run = [equation, *(each for body in inner for each in equations(body))]
         if not all(map(_is_number, given)) or any(each.primitive.name in LOOPS for each in run):
             return False
-        own = [np.asarray(x).astype(v.aval.dtype) for x, v in zip(given, equation.invars, strict=True)]
-        values.update(zip(equation.outvars, map(np.asarray, bind(equation, own)), strict=True))
+        made = Known().equation(equation, [*map(np.asarray, given)])
+        values.update(zip(equation.outvars, made, strict=True))
         return True
 
     def _equations(self, one: Any, other: Any) -> bool:
