@@ -24,11 +24,11 @@ nextafter not or pad pow real reduce_precision rem reshape rev round rsqrt selec
 shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt square squeeze stop_gradient sub tan tanh
 transpose xor
 """
-#: Repeated operations below which compiling takes no time to speak of.
-FEW = 10_000
-#: Times an operation is repeated, on average, from which on it is quicker not to fuse: jax's random numbers
-#: alone compile ten times as long so.
-OFTEN = 40
+#: What compiling takes without fusing, in operations that are repeated in fused kernels: about 30 us each in
+#: jaxlib 0.10. A kernel of each kind, by its operation and the types of its operands, and each kernel.
+KIND, KERNEL = 500, 10
+#: Kinds of kernels that one operation stands for, where it draws random numbers.
+DRAWN = 50
 #: Products in loops of convolutions from which on optimizing them takes less time than running them.
 PRODUCTS = 200_000
 
@@ -87,15 +87,16 @@ def looped(equation: Any) -> bool:
 
 def better_unfused(jaxpr: Any) -> bool:
     """Whether a program compiles quicker without the fusing of operations."""
-    repeated, single = count(jaxpr)
-    return repeated > max(FEW, OFTEN * single)
+    repeated, single, kinds = count(jaxpr)
+    return repeated > KIND * kinds + KERNEL * single
 
 
-def count(jaxpr: Any) -> tuple[int, int]:
-    """Operations in all fused kernels together, and operations that are fused."""
+def count(jaxpr: Any) -> tuple[int, int, int]:
+    """Operations in all fused kernels together, operations that are fused, and kinds of operations."""
     counter = _Counter()
     counter.program(jaxpr)
-    return counter.repeated, counter.single
+    drawn = sum(name.startswith(("random_", "threefry")) for name, _ in counter.kinds)
+    return counter.repeated, counter.single, len(counter.kinds) + DRAWN * drawn
 
 
 class _Counter(Sources):
@@ -108,6 +109,7 @@ class _Counter(Sources):
         super().__init__()
         self.repeated = 0
         self.single = 0
+        self.kinds = set[tuple[str, tuple[Any, ...]]]()
 
     def program(self, jaxpr: Any) -> None:
         """Count the kernels of a program, whose constants may be operands of the primitive that has it."""
@@ -119,7 +121,9 @@ class _Counter(Sources):
         self.repeated += sum(each.bit_count() for each in behind)
 
     def operation(self, equation: Any, behind: list[int]) -> list[int]:
-        if primitive_name(equation) in self.fused:
+        name = primitive_name(equation)
+        self.kinds.add((name, tuple(v.aval for v in (*equation.invars, *equation.outvars))))
+        if name in self.fused:
             behind = [*behind, 1 << self.single]
             self.single += 1
             return super().operation(equation, behind)
