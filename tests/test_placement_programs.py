@@ -971,6 +971,37 @@ UNEQUAL = [
         (S,),
         R,
     ),
+    # As many times as there are rows, for each row.
+    (
+        by_number(lambda x, i, made: lax.fori_loop(0, len(x), lambda j, m: m.at[i].add(1.0), made), jnp.tanh),
+        (X,),
+        (S,),
+        S,
+    ),
+    (
+        by_number(
+            lambda x, i, made: lax.fori_loop(0, len(x), lambda j, m: m.at[i].add(x[j]), made), jnp.tanh
+        ),
+        (X,),
+        (S,),
+        S,
+    ),
+    (
+        by_number(
+            lambda x, i, made: lax.fori_loop(0, len(x), lambda j, m: m + x[i], made),
+            lambda x: jnp.zeros(3),
+            total,
+        ),
+        (X,),
+        (S,),
+        R,
+    ),
+    (
+        by_number(lambda x, i, made: lax.scan(lambda m, _: (m, m), made, None, length=2)[1][1], jnp.tanh),
+        (X,),
+        (S,),
+        S,
+    ),
     (from_the_second, (X,), (S,), S),
     (counted_the_other_way, (X,), (S,), S),
     (of_both, (X, X), (S, S), S),

@@ -1258,7 +1258,7 @@ class Interpreter:
                 continue
             if index < carried:
                 at = [self._ended(place, depth) for place in settled[index]]
-                if by_row and not isinstance(settled[index][0], (Running, Filled, Unknown)):
+                if by_row and not _of_rows(settled[index], depth):
                     why = "a loop carries something from one example to the next"
                     at = [Unknown(why, self.path(equations[0]))]
             elif by_row:
@@ -2022,6 +2022,11 @@ def adds_up(body: Any, given: int, index: int) -> bool:
         and sum(v is carry for v in users[0].invars) == 1
         and not any(v is carry for v in body.outvars)
     )
+
+
+def _of_rows(places: Sequence[Placement], loop: int) -> bool:
+    """Whether what a loop over the examples carries is made of its rows, or not known."""
+    return all(isinstance(place, Unknown) or getattr(place, "loop", None) == loop for place in places)
 
 
 def unchanged(body: Any, given: int, index: int) -> bool:
