@@ -750,6 +750,42 @@ def test_counts_that_the_original_does_not_take_are_named(project: Project) -> N
     assert "run on 4, 8 devices" in made.stdout
 
 
+TAKEN_OUT = """
+import jax
+
+
+def evaluate(p, batch):
+    rows = batch.pop("x")
+    return jax.lax.psum(jnp.sum(rows @ p["w"]), "batch")
+
+
+def train(p, batch):
+    def loss(p):
+        rows = batch.pop("x")
+        return jnp.mean((rows @ p["w"]) ** 2) + 0 * len(batch)
+
+    loss, grads = jax.value_and_grad(loss)(p)
+    grads = jax.lax.pmean(grads, "batch")
+    return jax.tree.map(lambda w, g: w - 0.1 * g, p, grads), jax.lax.pmean(loss, "batch")
+
+
+def unmapped(p, batch):
+    rows = batch.pop("x")
+    return jnp.mean(rows @ p["w"])
+"""
+
+
+def test_what_is_taken_out_of_a_batch_that_a_map_hands_in(project: Project) -> None:
+    """With its axis unbound it cannot be called, and a map hands it containers of its own."""
+    write(project, TAKEN_OUT)
+    for name in ("evaluate", "train"):
+        made = project.run("gen", f"f.py::{name}", "--inputs", "f.py::dicts")
+        assert made.exit_code == 0, made.stderr
+        assert "derived for all inputs and device counts" in made.stderr
+    says = ("`unmapped` changes its argument `batch` in place",)
+    project.refused("JP049", "gen", "f.py::unmapped", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
 def test_a_function_that_changes_by_itself_is_refused_for_that(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,7 +221,7 @@ def _called(target: Target, given: Values, *, anything: bool) -> tuple[Any, dict
     structures = dict.fromkeys(() if anything else target.mutated, True)
 
     def body() -> tuple[Any, dict[str, Any]]:
-        own = target.own(given, all_of_them=anything)
+        own = target.own(given)
         looked_at = own if anything and target.in_place else {}
         before = {name: jax.tree.flatten(value) for name, value in looked_at.items()}
         out = arguments.invoke(target.fn, target.signature, own)
@@ -231,6 +231,10 @@ def _called(target: Target, given: Values, *, anything: bool) -> tuple[Any, dict
         return out, {name: own[name] for name in structures}
 
     out, changed = target.one_device.run(body)
+    if any(needed.type for needed in target.one_device.axes.values()):
+        # It runs only in a map, which hands it copies; what is changed of NNX goes back.
+        kept = (name for name in structures if arguments.graph_variables(given[name]))
+        structures = {name: structures[name] for name in kept}
     return out, {name: changed[name] for name in structures}, structures
 
 

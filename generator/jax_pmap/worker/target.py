@@ -118,13 +118,12 @@ class Target:
         result = arguments.invoke(fn, self.signature, given)
         return result, tuple(given[name] for name in self.mutated)
 
-    def own(self, values: Values, *, all_of_them: bool = False) -> Values:
-        """`values` with containers of their own for what the target may change.
+    def own(self, values: Values) -> Values:
+        """`values` with containers of their own: it may take labels out of a batch, and run again.
 
-        Inside a map over one device that is all: a variable of NNX belongs to the trace that it was made in.
+        Inside a map over one device a variable of NNX belongs to the trace that it was made in, too.
         """
-        apart = values if all_of_them or self.one_device.axes else self.mutated
-        return arguments.own(values, apart)
+        return arguments.own(values, values)
 
     def values(self, overrides: Mapping[str, str], index: int = 0) -> Values:
         """Example inputs, with `overrides` (Python source by parameter) in place of static ones."""
