@@ -488,6 +488,55 @@ def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(shared):
     assert folds(result.stdout) == ["noise"]
 
 
+SAMPLER = """
+    def log_density(w, x):
+        return -jnp.sum((x @ w) ** 2, axis=-1)
+
+
+    def accept(x, moved, before, after, key, count):
+        key, own = jax.random.split(key)
+        taken = after - before > jnp.log(jax.random.uniform(own, before.shape))
+        x, count = jnp.where(taken[:, None], moved, x), count + jnp.sum(taken)
+        return x, jnp.where(taken, after, before), key, count
+
+
+    def move(w, x, density, key, count):
+        key, own = jax.random.split(key)
+        moved = x + 0.3 * jax.random.normal(own, x.shape)
+        return accept(x, moved, density, log_density(w, moved), key, count)
+
+
+    def walked(w, key, x):
+        start = (x, log_density(w, x), key, 0)
+        return jax.lax.fori_loop(0, 3, lambda i, state: move(w, *state), start)
+
+
+    def sample(w, key, x):
+        x, _, _, count = walked(w, key, x)
+        return x, count / (3 * len(x))
+
+
+    def chain(w, key, x):
+        start = (x, log_density(w, x), key, 0)
+        (x, _, key, count), _ = jax.lax.scan(lambda state, _: (move(w, *state), None), start, None, length=3)
+        return x, key, count
+
+
+    def inputs(seed):
+        return rows(seed, 5, 2), jax.random.PRNGKey(seed), rows(seed, 24, 5)
+"""
+
+
+@pytest.mark.parametrize(("name", "folded"), [("sample", {"key"}), ("chain", {"own"})])
+def test_a_key_that_goes_through_a_function_and_on_to_the_next_round_is_folded_once(shared, name, folded):
+    """Before the loop, or in the function where it is returned: not in every round, with others each time."""
+    shared.write("samplers.py", source(SAMPLER))
+    result = shared.run("gen", f"samplers.py::{name}", "--inputs", "samplers.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert "derived for all inputs and device counts" in result.stderr
+    assert set(folds(result.stdout)) == folded
+
+
 ROUNDS = """
     def scanned(key, w, x):
         def round(w, i):

@@ -2,9 +2,10 @@
 
 The function is traced on the whole batch and on shares with every key marked where it stands in
 the source. A draw whose shape grows with the batch needs a key that differs between devices; the
-last place its key passes on the way there, where nothing else is drawn from it or made of it and it is not
-returned, is where it is folded. Keys inside objects (the streams of Flax NNX) have no place in the source;
-those of an argument are folded when the function begins, and are as they were when it ends.
+last place its key passes on the way there, where nothing else is drawn from it or made of it and it is
+neither returned nor handed to the next round of a loop, is where it is folded. Keys inside objects (the
+streams of Flax NNX) have no place in the source; those of an argument are folded when the function begins,
+and are as they were when it ends.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
             continue
         # A display's members speak for it, and what is subscripted may be changed there.
         holds = bool(mark.path) and not (by_number[mark.point].is_call or named(by_number[mark.point]))
-        if mark.kept or not mark.bare or drawn - own or holds:
+        if mark.kept or mark.carried or not mark.bare or drawn - own or holds:
             barred.add(at)
     divided = {(mark.point, mark.path) for mark in answer.marks if mark.divided}
 

@@ -188,14 +188,26 @@ def of_first(keys: Any) -> bool:
     return bool(keys.shape) and "rbg" in str(keys.dtype)
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A mark, and what came by."""
+
+    point: int
+    path: str
+    #: Whether one key stands there.
+    bare: bool
+    keys: frozenset[int]
+    #: Whether it comes by again in the next round of a loop.
+    carried: bool
+
+
 @dataclass
 class Followed:
     """What `follow` found in a program."""
 
     program: Any
     draws: list[Draw]
-    #: Point and path of each mark, whether one key stands there, and which.
-    marks: dict[Place, tuple[int, str, bool, frozenset[int]]]
+    marks: dict[Place, "Passed"]
     results: list[Flow]
 
 
@@ -247,7 +259,7 @@ class _Keys(Forward[Flow]):
     def __init__(self) -> None:
         super().__init__()
         self.draws: list[Draw] = []
-        self.marks: dict[Place, tuple[int, str, bool, frozenset[int]]] = {}
+        self.marks: dict[Place, Passed] = {}
         self._numbers: dict[Any, int] = {}
         #: Axes of meshes along which there is one device, which is the first.
         self._single: set[Any] = set()
@@ -284,7 +296,8 @@ class _Keys(Forward[Flow]):
         together = union(flows)
         if equation.primitive is mark_p:
             if self.settled:
-                self.marks[self.path] = (params["point"], params["path"], params["bare"], together.keys)
+                again = self.path in together.marks
+                self.marks[self.path] = Passed(**params, keys=together.keys, carried=again)
             here = {self.path}
             return [dataclasses.replace(together, marks=together.marks | here, always=together.always | here)]
         if name in DRAWING:
@@ -422,14 +435,15 @@ def survey(
         ),
         tuple(
             protocol.Mark(
-                point,
-                path,
-                bare,
+                mark.point,
+                mark.path,
+                mark.bare,
                 place in kept,
-                any(keys & flow.behind and place not in flow.marks for flow in shared),
-                marker.trees.get(point) if path else None,
+                any(mark.keys & flow.behind and place not in flow.marks for flow in shared),
+                mark.carried,
+                marker.trees.get(mark.point) if mark.path else None,
             )
-            for place, (point, path, bare, keys) in after.marks.items()
+            for place, mark in after.marks.items()
         ),
         returned,
     )

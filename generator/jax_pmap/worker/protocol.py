@@ -1090,6 +1090,8 @@ class Mark:
     kept: bool
     #: Whether what all devices draw, or is returned, has a key made of it that did not pass here.
     divided: bool
+    #: Whether a loop hands it to its next round, which would fold it again.
+    carried: bool
     #: The containers around it.
     tree: Any
 
