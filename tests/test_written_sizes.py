@@ -66,6 +66,16 @@ CODE = '''
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, p), x.reshape(4, 8, 5))[0]
 
 
+    def returns(seen):
+        """Of steps that are fewer than the devices, each along its own episodes."""
+        def back(later, step):
+            now = seen["reward"][step] + 0.9 * later
+            return now, now
+
+        values = jax.lax.scan(back, jnp.zeros(BATCH), jnp.arange(STEPS), reverse=True)[1]
+        return {"frames": seen["frames"], "values": values}
+
+
     SCALES = jnp.linspace(1.0, 2.0, 30)[:, None]
 
 
@@ -91,6 +101,10 @@ CODE = '''
 
     def for_of_library():
         return draw(5, 3), draw(30, 5)
+
+
+    def for_returns():
+        return ({"frames": draw(STEPS, 30, 5), "reward": draw(STEPS, 30)},)
 '''
 
 
@@ -197,6 +211,13 @@ def split(found: Any) -> set[str]:
 
 def test_what_is_carried_is_as_long_as_the_share(written: Project) -> None:
     assert syncs(plan(written, "states"))[0] == ("own_size", "BATCH")
+
+
+def test_what_few_steps_carry_is_as_long_as_the_share_and_not_left_whole(written: Project) -> None:
+    """Dividing the frames alone, which are only handed on, would have every device do all the work."""
+    found = plan(written, "returns")
+    assert syncs(found) == [("own_size", "BATCH")]
+    assert [leaf["axis"] for leaf in found["arguments"][0]["leaves"]] == [1, 1]
 
 
 def test_multiples_and_numbers_in_the_code_are_divided_and_rates_are_not(written: Project) -> None:

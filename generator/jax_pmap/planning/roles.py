@@ -389,9 +389,11 @@ class RoleFinder:
     def candidates(self) -> Iterator[Roles]:
         """Assignments that trace with fewer rows, the likeliest first, none twice.
 
-        The likeliest of all comes where it does not, too (`Roles.fixed`), before any that leaves out what it
-        divides.
+        The likeliest that is large enough comes where it does not, too (`Roles.fixed`), before any that
+        leaves out what it divides.
         """
+        # The steps of a few short sequences may look most like the batch.
+        likeliest = int(next(iter(self._sizes()), self.enough) < self.enough)
         seen: set[frozenset[tuple[tuple[str, int], int]]] = set()
 
         def is_new(chosen: dict[tuple[str, int], int]) -> bool:
@@ -435,7 +437,7 @@ class RoleFinder:
 
         # In turns: where a size is not the batch's, none of the ways to divide along it is right.
         waiting = collections.deque(
-            traced(assignments, None if number else {})
+            traced(assignments, {} if number <= likeliest else None)
             for number, assignments in enumerate(self._assignments())
         )
         while waiting:
