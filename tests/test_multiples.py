@@ -364,6 +364,11 @@ def loss(logits, labels):
     return jnp.mean((logits - jnp.repeat(labels, 3, axis=0)) ** 2)
 
 
+def by_count(logits, labels):
+    times = max(len(logits) // len(labels), 1)
+    return jnp.mean((logits - jnp.repeat(labels, times, axis=0)) ** 2)
+
+
 def of_groups(logits, labels):
     return loss(logits.reshape(-1, *logits.shape[2:]), labels)
 """
@@ -388,6 +393,8 @@ def test_several_rows_for_each_example_are_handed_in_by_another_axis(project: Pr
     project.refused("JP041", "gen", "ensemble.py::loss", *given, says=says, exit_code=1)
     # So it says where nobody named the batch, and the function fails on a share of one of them.
     project.refused("JP068", "gen", "ensemble.py::loss", *given[:4], says=says[1:], exit_code=1)
+    # And where it counts them, so that a share of one fails in no shape.
+    project.refused("JP043", "gen", "ensemble.py::by_count", *given[:4], says=says[1:], exit_code=1)
     given = ("--arg", "logits=f32[24,3,5]", "--arg", "labels=f32[24,5]", "--no-run")
     made = project.run("gen", "ensemble.py::of_groups", *given)
     assert "derived for all inputs and device counts" in made.words

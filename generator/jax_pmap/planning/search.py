@@ -586,10 +586,10 @@ def _with_neighbours(case: Case, tried: _Tried, whole: protocol.Traced) -> Obser
 def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Refusal:
     """A refusal with all that is known of its cause: the layers that couple the examples, arrays around."""
     session, target, rows = case.session, case.target, tried.layers or ()
-    if refusal.code in ("JP041", "JP068") and (grouped := finder.several_rows()):
-        hint = f"Of several rows for each example, make an axis: {grouped}. If there are none: "
-        refusal = dataclasses.replace(refusal, hint=hint + refusal.hint[0].lower() + refusal.hint[1:])
     said = with_enclosed(session, target, named(session, target, refusal, rows, tried.blamed))
+    if refusal.code in ("JP041", "JP043", "JP068") and (grouped := finder.several_rows()):
+        hint = f"Of several rows for each example, make an axis: {grouped}. If there are none: "
+        said = dataclasses.replace(said, hint=hint + said.hint[0].lower() + said.hint[1:])
     return or_changing(session, target, said, finder.statics)
 
 
