@@ -1412,6 +1412,61 @@ def step(p, x, y):
 """
 
 
+HANDED_ON = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def masked(w, x, mask):
+    count = jnp.sum(mask)
+    return jnp.sum(jnp.tanh(x @ w) * mask) / jnp.maximum(count, 1.0)
+
+
+def with_count(w, x, mask):
+    return masked(w, x, mask), jnp.sum(mask)
+
+
+def gradients(w, rows, grad_fn):
+    return grad_fn(w, *rows)
+
+
+def shown(w, x, mask):
+    loss, grads = gradients(w, (x, mask), jax.value_and_grad(masked))
+    return w - 0.1 * grads, loss
+
+
+def under_a_name(w, x, mask):
+    grad_fn = jax.grad(with_count, has_aux=True)
+    grads, count = gradients(w, (x, mask), grad_fn)
+    return w - 0.1 * grads, count
+
+
+def nested(w, x, mask):
+    def loss_fn(w, x, mask):
+        count = jnp.sum(mask)
+        return jnp.sum(jnp.tanh(x @ w) * mask) / jnp.maximum(count, 1.0), {"count": count}
+
+    (loss, seen), grads = gradients(w, (x, mask), grad_fn=jax.value_and_grad(loss_fn, has_aux=True))
+    return w - 0.1 * grads, loss, seen
+
+
+def inputs(seed=0):
+    draw = np.random.default_rng(seed)
+    w, x = draw.normal(size=(5, 3)).astype("float32"), draw.normal(size=(24, 5)).astype("float32")
+    return w, x, (draw.normal(size=(24, 3)) > 0).astype("float32")
+"""
+
+
+def test_a_gradient_that_is_handed_to_a_function_is_looked_into(shared: Project) -> None:
+    shared.write("handed_on.py", HANDED_ON)
+    for name in ("shown", "under_a_name", "nested"):
+        made = shared.run("gen", f"handed_on.py::{name}", "--inputs", "handed_on.py::inputs")
+        assert made.exit_code == 0, made.stderr
+        assert "derived for all inputs and device counts" in made.words
+        assert "psum count" in made.words
+
+
 def test_gradients_are_averaged_in_the_statement_that_takes_them(shared: Project) -> None:
     """And not in the helper they are given to, which is called for each task as well."""
     shared.write("adapted.py", ADAPTED)

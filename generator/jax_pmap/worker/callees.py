@@ -5,6 +5,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import guarded, in_place_of, located, named, unwrapped
+from .functions import enclosed, guarded, in_place_of, located, named, unwrapped
 from .observe import RECORDER
 from .origins import is_users
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
@@ -20,6 +21,9 @@ from .target import ANSWERS, current
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
 SCOPE = "__jax_pmap_scope__"
+
+#: What jax calls the functions that compute derivatives of one that they are given.
+DERIVATIVES = frozenset({"grad_f", "grad_f_aux", "value_and_grad_f"})
 
 
 class Callees:
@@ -81,6 +85,9 @@ def described(value: Any) -> Callee:
     """What a function is and where it stands."""
     raw, args, kwargs = unwrapped(value)
     if raw is None:
+        of = differentiated(value)
+        if of is not None:
+            return dataclasses.replace(located("function", of), scope=vars(of).get(SCOPE))
         inner = getattr(value, "__wrapped__", None)
         path = getattr(getattr(inner, "__code__", None), "co_filename", "")
         return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""), path)
@@ -90,6 +97,20 @@ def described(value: Any) -> Callee:
         named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
         importable=named(raw.__module__, raw.__qualname__) is innermost(value),
     )
+
+
+def differentiated(value: Any) -> types.FunctionType | None:
+    """The plain function that `jax.grad` or `jax.value_and_grad` made a value of; None for anything else."""
+    if not isinstance(value, types.FunctionType) or not hasattr(value, "__wrapped__"):
+        return None
+    # What shortens tracebacks is around it, and says that it wraps what was differentiated.
+    computes = any(
+        isinstance(each, types.FunctionType)
+        and each.__code__.co_name in DERIVATIVES
+        and Path(each.__code__.co_filename).parts[-3:] == ("jax", "_src", "api.py")
+        for each in (value, *enclosed(value).values())
+    )
+    return unwrapped(value.__wrapped__)[0] if computes else None
 
 
 def innermost(value: Any) -> Any:
