@@ -691,6 +691,24 @@ JOINED = """
 """
 
 
+def test_jit_is_named_as_a_way_out_with_what_it_takes(shared):
+    text = """
+    def step(w, key, x):
+        noisy = x + jax.random.normal(key, x.shape)
+        w = w + 0.1 * jax.random.normal(key, w.shape)
+        return jax.lax.pmean(jnp.mean(noisy @ w), "batch")
+
+
+    def inputs(seed):
+        return rows(seed, 5), jax.random.PRNGKey(seed), rows(seed, 24, 5)
+    """
+    shared.write("entangled.py", source(text))
+    says = ("try --backend jit", 'without its collectives over "batch"')
+    shared.refused(
+        "JP051", "gen", "entangled.py::step", "--inputs", "entangled.py::inputs", says=says, exit_code=1
+    )
+
+
 def test_what_is_drawn_for_batches_that_are_joined(shared):
     """On three devices, each draws as many numbers for its three parts as are drawn for one batch of all."""
     shared.write("joined.py", source(JOINED.replace("{key}", "key")))

@@ -459,7 +459,7 @@ def _synchronised_or_refused(
         if refusal is tried.refusal:
             told = _synchronised(case, tried, whole, finder) or _with_neighbours(case, tried, whole)
         if told is None:
-            raise RefusalError(_said(case, refusal, tried, finder))
+            raise RefusalError(_without_axis(_said(case, refusal, tried, finder), whole))
         return told
     if inside is not None and inside.code in COUPLED and not enclosed_arrays(session, target):
         if option := other_axis(case.loaded):
@@ -591,6 +591,15 @@ def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Re
         hint = f"Of several rows for each example, make an axis: {grouped}. If there are none: "
         said = dataclasses.replace(said, hint=hint + said.hint[0].lower() + said.hint[1:])
     return or_changing(session, target, said, finder.statics)
+
+
+def _without_axis(refusal: Refusal, whole: protocol.Traced) -> Refusal:
+    """A refusal that names jit, of a function that jit takes only without its collectives."""
+    name = next((axis.name for axis in whole.axes if axis.error.type), "")
+    if not name or "--backend jit" not in refusal.hint:
+        return refusal
+    hint = f'{refusal.hint}: for that, without its collectives over "{name}", as jit has no axis'
+    return dataclasses.replace(refusal, hint=hint)
 
 
 @dataclass(slots=True)
