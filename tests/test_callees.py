@@ -1467,6 +1467,77 @@ def test_a_gradient_that_is_handed_to_a_function_is_looked_into(shared: Project)
         assert "psum count" in made.words
 
 
+METRICS = """
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Metrics:
+    loss: jax.Array
+    more: dict
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Named:
+    loss: jax.Array
+    rate: jax.Array
+    name: str = dataclasses.field(default="", metadata={"static": True})
+
+
+def measured(w, x, mask):
+    hidden = jnp.tanh(x @ w)
+    count = jnp.sum(mask)
+    loss = jnp.sum(hidden * mask) / jnp.maximum(count, 1.0)
+    rate = jnp.sum((hidden > 0) * mask) / jnp.maximum(count, 1.0)
+    return loss, rate, jnp.mean(hidden)
+
+
+def step(w, x, mask):
+    def loss_fn(w):
+        loss, rate, mean = measured(w, x, mask)
+        return loss, Metrics(loss, {"rate": rate, "mean": mean})
+
+    (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(w)
+    return w - 0.1 * grads, metrics
+
+
+def evaluate(w, x, mask):
+    def metrics():
+        hidden = jnp.tanh(x @ w)
+        count = jnp.sum(mask)
+        loss = jnp.sum(hidden * mask) / jnp.maximum(count, 1.0)
+
+        def masked_mean(of):
+            return jnp.sum(of * mask) / jnp.maximum(count, 1.0)
+
+        return Named(loss=loss + masked_mean(hidden > 0), rate=jnp.mean(hidden), name="test")
+
+    found = metrics()
+    return found
+
+
+def inputs(seed=0):
+    draw = np.random.default_rng(seed)
+    w, x = draw.normal(size=(5, 3)).astype("float32"), draw.normal(size=(24, 5)).astype("float32")
+    return w, x, (draw.normal(size=(24, 3)) > 0).astype("float32")
+"""
+
+
+def test_metrics_in_a_dataclass_are_made_whole_field_by_field_or_where_they_are_made(shared: Project) -> None:
+    """One with a static field is not taken apart; sums that were whole where used are so only once."""
+    shared.write("metrics.py", METRICS)
+    for name, said in (("step", ("pmean metrics.more['mean']", "psum metrics.loss")), ("evaluate", ())):
+        made = shared.run("gen", f"metrics.py::{name}", "--inputs", "metrics.py::inputs")
+        assert made.exit_code == 0, made.stderr
+        assert all(each in made.words for each in ("derived for all inputs and device counts", *said))
+
+
 def test_gradients_are_averaged_in_the_statement_that_takes_them(shared: Project) -> None:
     """And not in the helper they are given to, which is called for each task as well."""
     shared.write("adapted.py", ADAPTED)

@@ -373,8 +373,8 @@ class Sync:
     #: behind the value (``"['n']"``); ``("",)`` for the whole value.
     paths: tuple[str, ...] = ("",)
     #: (path, kind) of the containers above those, to make the value again around them:
-    #: ``"dict"``, ``"namedtuple"``, ``"tuple 3"`` or ``"list 3"``. Of a ``"divide"`` of all leaves of a
-    #: value that is no array itself, ``("", "tree")``.
+    #: ``"dict"``, ``"namedtuple"``, ``"tuple 3"``, ``"list 3"`` or ``"dataclass.loss.count"``. Of a
+    #: ``"divide"`` of all leaves of a value that is no array itself, ``("", "tree")``.
     containers: tuple[tuple[str, str], ...] = ()
     #: Bytes of one device's copy in the user's own dtypes, 0 when unknown.
     bytes: int = 0

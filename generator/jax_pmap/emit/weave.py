@@ -672,12 +672,16 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
             return value + prefix
         tokens = list(dict.fromkeys(token.group() for p in below if (token := TOKEN.match(p, len(prefix)))))
         kind, _, size = containers[prefix].partition(" ")
+        kind, *names = kind.split(".")
         if kind == "dict":
             items = ", ".join(f"{token[1:-1]}: {build(prefix + token)}" for token in tokens)
             return f"{{**{value}{prefix}, {items}}}"
         if kind == "namedtuple":
             fields = ", ".join(f"{token[1:]}={build(prefix + token)}" for token in tokens)
             return f"{value}{prefix}._replace({fields})"
+        if kind == "dataclass":
+            fields = ", ".join(f"{name}={build(f'{prefix}.{name}')}" for name in names)
+            return f"type({value}{prefix})({fields})"
         items = ", ".join(build(f"{prefix}[{i}]") for i in range(int(size)))
         if kind == "tuple":
             return f"({items}{',' if size == '1' else ''})"

@@ -137,7 +137,7 @@ def children(node: Any) -> list[tuple[str, Any]] | None:
         keys = [f"[{key}]" for key in node["keys"]]
     elif kind in ("tuple", "list"):
         keys = [f"[{i}]" for i in range(len(node["children"]))]
-    elif kind == "namedtuple":
+    elif kind in ("namedtuple", "dataclass"):
         keys = [f".{key}" for key in node["keys"]]
     else:
         return None
@@ -176,8 +176,12 @@ def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], 
         parts = children(node)
         if not parts:
             return parts is not None
-        sized = node["kind"] in ("tuple", "list")
-        found[prefix] = f"{node['kind']} {len(parts)}" if sized else node["kind"]
+        what = {
+            "tuple": f" {len(parts)}",
+            "list": f" {len(parts)}",
+            "dataclass": "".join(k for k, _ in parts),
+        }
+        found[prefix] = node["kind"] + what.get(node["kind"], "")
         return all(walk(child, prefix + key) for key, child in parts)
 
     if tree is None or not walk(tree, ""):

@@ -14,7 +14,7 @@ from jax_pmap.emit.callees import UserFunction
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.planning.events import Event, State, identity
+from jax_pmap.planning.events import PARTIAL, Event, State, identity
 from jax_pmap.reading.decorators import may_run_repeatedly
 from jax_pmap.reading.runs import behind, transformed_inside
 from jax_pmap.syntax.library import SCANS
@@ -126,6 +126,12 @@ class Opening:
         self.look_inside(state, call)
         scopes = {scope for scope, point in state.opened if point == call.point} - state.loops
         state.loops |= scopes
+        # What was made whole where it is used is made whole where it is assigned from now on.
+        for scope in scopes:
+            found = self.table.scopes[scope].span
+            for sync in [each for each in state.syncs if each.op in PARTIAL and each.span.file == found.file]:
+                if inside(place(sync.span), place(found)):
+                    state.forget(sync)
         return bool(scopes)
 
     def give_axis(self, state: State, culprits: Sequence[Expression], first: Mapping[int, Event]) -> bool:
