@@ -550,6 +550,7 @@ def test_packages_that_only_load_data_or_log_are_stood_in_for(project):
 
         if __name__ == "__main__":
             logger.init(project="x").start()
+            figure, (upper, lower) = logger.figures(2, sharex=True)
             with logger.timed("step"):
                 for batch in pipeline.load("mnist")["train"]:
                     mean(batch)

@@ -5,6 +5,7 @@ object that takes every use stands for all there is in the package.
 """
 
 import builtins
+import dis
 import os
 import sys
 import types
@@ -37,7 +38,10 @@ class _Anything(type):
         return _stub(f"{cls.__qualname__}[]")
 
     def __iter__(cls) -> Iterator[Any]:
-        return iter(())
+        """As many as names are assigned, as of ``figure, axes = plt.subplots()``, and none in a loop."""
+        asking = sys._getframe(1)
+        operation, count = asking.f_code.co_code[asking.f_lasti : asking.f_lasti + 2]
+        return iter([cls] * count if dis.opname[operation] == "UNPACK_SEQUENCE" else ())
 
     def __enter__(cls) -> Any:
         return cls
