@@ -599,6 +599,22 @@ def test_what_is_written_for_a_reduction_is_equal_to_it(text: str) -> None:
     assert jnp.allclose(eval(found.written(), names), eval(text, names), equal_nan=True)
 
 
+def test_numbers_that_say_what_is_written_for_a_reduction_are_read(shared: Project) -> None:
+    shared.write(
+        "norms.py",
+        """
+        import jax.numpy as jnp
+
+
+        def norms(x, w):
+            return jnp.linalg.norm(x, axis=0, ord=3), jnp.average(x, axis=0, weights=w)
+        """,
+    )
+    made = shared.run("gen", "norms.py::norms", "--arg", "x=f32[24,5]", "--arg", "w=f32[24]>0")
+    assert "derived for all inputs and device counts" in made.words, made.words
+    assert "jnp.abs(x) ** 3.0" in made.stdout
+
+
 def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
     code = """\
         def f(x, w):

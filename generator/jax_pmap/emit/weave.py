@@ -20,6 +20,7 @@ from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
 from jax_pmap.emit.names import USUAL, Words
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
+from jax_pmap.emit.syntax import is_constant
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import DIVIDE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
 from jax_pmap.syntax.lines import parsed_expression
@@ -380,8 +381,10 @@ class Editor(cst.CSTTransformer):
         changed = {
             parameter: after[index]
             for parameter, index in found.order.items()
-            # What is updated stands there twice, in two parts: names and items, without taps.
-            if aliased(self.body.code(before[index]), self.aliases) != self.body.code(after[index])
+            # What is updated stands there twice, in two parts: names and items, without taps. Of some
+            # constants it depends what is written.
+            if not is_constant(before[index])
+            and aliased(self.body.code(before[index]), self.aliases) != self.body.code(after[index])
             and not (parameter == "x" and found.name in UPDATES.values())
         }
         if found.updates_made:
