@@ -231,6 +231,39 @@ PAIRS = """
         return lax.pmean(energy(w, chunks), "d")
 
 
+    def without(left_out):
+        @functools.partial(mapped, in_axes=(None, 0))
+        def trained(w, x):
+            grad = jax.grad(loss)(w, x)
+            return w - 0.1 * lax.pmean(jnp.where(left_out(lax.axis_index("d")), 0.0, grad), "d")
+
+        return trained
+
+
+    p_without_37 = without(lambda index: index == 37)
+    p_without_1000 = without(lambda index: index >= 1000)
+    p_without_none = without(lambda index: index >= jax.device_count())
+
+
+    def cubed(w, x):
+        return w - 0.1 * jax.grad(loss)(w, x) ** 3
+
+
+    def in_rows(rows_of):
+        @functools.partial(mapped, in_axes=(None, 0))
+        def trained(w, x):
+            rows = rows_of(lax.pmean(jax.grad(loss)(w, x), "d"), jax.device_count())
+            cubes = (jnp.sign(rows) * jnp.exp(3 * jnp.log(jnp.abs(rows) + 1e-30))).ravel()
+            return w - 0.1 * jnp.pad(cubes, (0, max(len(w) - len(cubes), 0)))[: len(w)]
+
+        return trained
+
+
+    # A row for each device: what they do not share evenly is left out, or lengthened.
+    p_cut = in_rows(lambda grad, number: grad[: len(grad) // number * number].reshape(number, -1))
+    p_padded = in_rows(lambda grad, number: jnp.pad(grad, (0, -len(grad) % number)).reshape(number, -1))
+
+
     def begun(seed=0):
         random = np.random.default_rng(seed)
         best, bad, rate = np.float32(np.inf), np.int32(0), np.float32(0.1)
@@ -266,6 +299,11 @@ SCORED = ("scores=f32[24]", "labels=i32[24]<2")
         ("p_train", "train", WEIGHTS, "It shows on larger arrays, beyond a number in its code"),
         ("p_all_buckets", "train", WEIGHTS, ""),
         ("p_energy", "energy", ("w=f32[3]", "x=f32[24,16,3]"), "It shows on larger arrays"),
+        ("p_without_37", "train", WEIGHTS, "differs on 38 devices"),
+        ("p_without_1000", "train", WEIGHTS, "is not shown equal on 1001 devices"),
+        ("p_without_none", "train", WEIGHTS, ""),
+        ("p_cut", "cubed", ("w=f32[24]", "x=f32[24,24]"), "differs on 5 devices"),
+        ("p_padded", "cubed", ("w=f32[24]", "x=f32[24,24]"), ""),
         ("p_counted", "train", WEIGHTS, "It shows on equal calls, each of which changes `calls`"),
         ("p_logged", "train", WEIGHTS, ""),
     ],

@@ -180,7 +180,7 @@ def prove_elsewhere(trials: Trials, calling: Calling, asked: protocol.ProveParal
         ran = until_failure(_Written(trials, calling, asked).elsewhere())
         if ran[-1].failure is not None and ran[-1].raised is None:
             return Checks(tuple(ran), (), question.repeat)
-    shares = [base // count] if base >= LEAST_ROWS * count else [LEAST_ROWS, max(base // MOST_GIVEN, 1)]
+    shares = [-(-base // count)] if base >= LEAST_ROWS * count else [LEAST_ROWS, max(base // MOST_GIVEN, 1)]
     for size in dict.fromkeys(share * count for share in shares):
         data = tuple(arguments.cut(each, question.axes, size) for each in question.data)
         copies = strengthen.size_of({**data[0], **dict.fromkeys(question.axes)}) * count

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..arguments import MadeInside
+from ..indices import first_unlike
+from ..jaxpr.coincidences import alike, program_of
 from ..jaxpr.trace import COUNTS, LCM, Traced
 from ..jaxpr.versions import primitive_name
 from ..jaxpr.walk import equations
@@ -31,6 +33,11 @@ LONG = (64, 32, 24, 16, 12, 8, 6, 5)
 #: devices than a machine has, which share hardly any array evenly.
 RUN_BESIDES = (6, 16)
 INDEXED = (11,)
+#: A count of few devices that share few arrays evenly, which a run tells of where the numbers of a program
+#: do not go on there as on others; how many of those that the code names, and the largest of these.
+FEWER, MOST_NAMED, MOST_RUN = 5, 2, 64
+#: Counts at which code that takes only some may be asked about, where its index decides beyond those.
+LARGE = (16, 24, 32, 48, 64, 128, 256, 512, 1024)
 #: Counts that a run tells of where a function is traced on no others besides.
 MOST_UNTOLD = 2
 
@@ -159,26 +166,48 @@ def to_run_besides(claim: Claim) -> tuple[int, ...]:
 
     What holds for a few of them says little of others then: a ring has a step for each device, and a group of
     8 is all devices up to 8. So has each device where its index decides: ``axis_index & 7`` is that index up
-    to 8 devices, and a slice of what they share evenly reaches beyond no end. Shares have as many rows on all
-    of them.
+    to 8 devices, and a slice of what they share evenly reaches beyond no end. So it may be on a count that
+    the code names, and on one that shares nothing evenly: ``len(w) // devices * devices``. Where an index
+    that none of these has decides otherwise, as 37 does in ``index == 37``, a count that has it is the last.
+    Shares have as many rows on all of them.
     """
     if not claim.axes or isinstance(claim.axes, MadeInside):
         return ()
 
-    def form(count: int) -> list[Any] | None:
+    def traced(count: int) -> Any:
         try:
-            program = traced_on(claim.parallel, claim.inputs(LCM * count), count)
+            return traced_on(claim.parallel, claim.inputs(LCM * count), count).jaxpr
         except Untraced:  # Whoever calls it so is told.
             return None
+
+    def form(program: Any) -> list[Any]:
         return [
             (primitive_name(each), *(repr(each.params.get(name)) for name in ("perm", "axis_index_groups")))
-            for each in equations(program.jaxpr)
+            for each in equations(program)
         ]
 
-    usual = [form(count) for count in (4, 8)]
+    usual = [traced(count) for count in (4, 8)]
     if usual[0] is None or usual[1] is None:
         return ()
-    indexed = any(name == "axis_index" for name, *_ in usual[0])
-    asked = RUN_BESIDES if usual[0] != usual[1] else INDEXED if indexed else ()
-    others = {count: form(count) for count in asked}
-    return tuple(count for count, found in others.items() if found is not None and len(found) <= FEW)
+    few, many = map(form, usual)
+    indexed = any(name == "axis_index" for name, *_ in few)
+    asked = RUN_BESIDES if few != many else INDEXED if indexed else ()
+    others = {count: traced(count) for count in asked}
+    if few == many:
+        named = [count for count in claim.counts if 8 < count <= MOST_RUN and count not in asked]
+        on_four, on_eight = program_of(usual[0], 4), program_of(usual[1], 8)
+        for count in (FEWER, *named[:MOST_NAMED]):
+            program = traced(count)
+            if program is not None and not alike(on_four, on_eight, program_of(program, count)):
+                others[count] = program
+    found = [count for count, program in others.items() if program is not None and len(form(program)) <= FEW]
+    tried = max(8, *found) if found else 8
+    unlike = [index + 1 for index in first_unlike(usual[1], tried)] if indexed else []
+    for count in sorted({*unlike, *(each for each in LARGE if unlike and each > min(unlike))}):
+        # What is decided by an index beyond all devices, as ``index < devices`` is, is decided on none.
+        program = traced(count)
+        if program is not None and first_unlike(program, tried, count):
+            found = [each for each in found if each <= tried] + [count]
+            if count >= max(unlike):
+                break
+    return tuple(found)
