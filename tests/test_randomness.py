@@ -720,6 +720,53 @@ def test_what_is_drawn_for_batches_that_are_joined(shared):
     assert "equal for equal draws" in result.words
 
 
+GROUPED = """
+    def groups(w, x, key):
+        noise = jax.random.normal(key, (x.shape[0] // 4, 6))
+        h = (x.reshape(-1, 4, 6) + noise[:, None]).reshape(x.shape)
+        return jnp.mean(jnp.tanh(h @ w)), h
+
+
+    def inputs(seed):
+        w = np.random.default_rng(seed).normal(size=(6, 4)).astype("float32")
+        return w, rows(seed, 96, 6), jax.random.key(seed)
+
+
+    @functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0, None), out_axes=(None, 0))
+    def parallel(w, x, key):
+        loss, h = groups(w, x, {key})
+        return jax.lax.pmean(loss, "i"), h
+"""
+
+
+def test_what_is_drawn_for_several_examples_each(shared):
+    """What is drawn for a quarter of the batch is other noise on every device."""
+    shared.write("grouped.py", "import functools\n" + source(GROUPED.replace("{key}", FOLDED)))
+    result = shared.run(
+        "gen", "grouped.py::groups", "--inputs", "grouped.py::inputs", "-o", "grouped_pmap.py"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert len(folds((shared.folder / "grouped_pmap.py").read_text())) == 1
+    assert "derived for all inputs and device counts" in result.words
+    assert "equal for equal draws" in result.words
+
+
+@pytest.mark.parametrize(("key", "exit_code"), [(FOLDED, 0), ("key", 1)])
+def test_draws_for_several_examples_each_in_code_of_the_user(shared, key, exit_code):
+    name = "grouped_by_hand" if exit_code == 0 else "grouped_alike"
+    shared.write(f"{name}.py", "import functools\n" + source(GROUPED.replace("{key}", key)))
+    words = (
+        "verify",
+        f"{name}.py::parallel",
+        "--against",
+        f"{name}.py::groups",
+        "--inputs",
+        f"{name}.py::inputs",
+    )
+    result = shared.run(*words)
+    assert result.exit_code == exit_code, result.words
+
+
 @pytest.mark.parametrize(("key", "exit_code"), [(FOLDED, 0), ("key", 1)])
 def test_draws_for_joined_batches_in_code_of_the_user(shared, key, exit_code):
     name = "joined_by_hand" if exit_code == 0 else "joined_alike"

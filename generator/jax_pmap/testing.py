@@ -177,15 +177,15 @@ def _hold_for_equal_draws(
     __tracebackhide__ = True
     drawn = _program(reference, values, count, given)
     # What is drawn on shares has other sizes where it is for examples.
-    drawn_for = drawn_sizes(drawn)
-    drawn_for = drawn_for - drawn_sizes(_program(parallel, values, count, given)) or drawn_for
+    every, on_shares = drawn_sizes(drawn), drawn_sizes(_program(parallel, values, count, given))
+    drawn_for = every - on_shares or every
     sizes = {size for leaf in _batches(*values) for size in np.shape(leaf) if size and size % count == 0}
     likeliest = sorted(sizes, key=lambda rows: (rows in drawn_for, rows), reverse=True)
     tried = [
         Shares(rows // count, rows, groups=groups)
         for rows in likeliest
-        if any(size % rows == 0 for size in drawn_for)
-        for groups in ((), *groupings(drawn, rows))
+        if any(size % rows == 0 or (size and rows % size == 0) for size in drawn_for)
+        for groups in ((), *groupings(every, on_shares, rows))
     ]
     tried += [dataclasses.replace(shares, siblings=True) for shares in tried if not shares.groups]
     told: AssertionError | None = None

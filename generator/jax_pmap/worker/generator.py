@@ -15,9 +15,10 @@ import functools
 import math
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend.random
@@ -29,6 +30,8 @@ from .jaxpr.versions import primitive_name
 from .jaxpr.walk import equations
 from .leaves import is_key, mapped
 
+#: How what is drawn for so many times the rows is grouped; see `Shares.groups`.
+Groups: TypeAlias = "tuple[tuple[int | Fraction, int], ...]"
 #: jax's table of generators by name. Raw keys and new ones take theirs from it when they are used.
 REGISTRY: dict[str, Any] = jax.extend.random.define_prng_impl.__globals__["prng"].prngs
 #: jax's own generators; the one `jax.random.poisson` insists on, and the modules of jax that hold it.
@@ -75,7 +78,8 @@ class Shares:
     strides: tuple[tuple[str, int], ...] = ()
     #: Of the draws for so many times the rows, in how many groups these lie: of each, a share has its part.
     #: Where there are none they lie in one, and what is drawn for a multiple of the rows is for all of them.
-    groups: tuple[tuple[int, int], ...] = ()
+    #: One for four rows each is for a quarter of the rows.
+    groups: Groups = ()
 
     def stride(self, axis: Any) -> int:
         """How many shares the index along an axis of the devices counts."""
@@ -87,18 +91,19 @@ class Shares:
         One of three shares that draws for three batches draws as many numbers as are drawn for one batch of
         all: with a `key` of its own.
         """
-        multiples = dict(self.groups) or None
+        multiples: dict[int | Fraction, int] | None = dict(self.groups) or None
         word = jnp.full(shape, 0x9E3779B9, jnp.uint32)
         block = jnp.zeros(shape, jnp.uint32)
         for axis, length in enumerate(shape):
             place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-            times = length // self.rows
-            if length and length % self.rows == 0 and (multiples is None or times in multiples):
+            times = Fraction(length, self.rows)
+            known = times.denominator == 1 if multiples is None else times in multiples
+            if length and known and (times * self.size).denominator == 1:
                 groups = 1 if multiples is None else multiples[times]
                 rows, unit = np.uint32(length // groups), np.uint32(times * self.size // groups)
                 group, within = place // rows, place % rows
                 there, part = group * unit + within % unit, within // unit
-                if multiples is not None and length % self.size == 0 and length // self.size in multiples:
+                if multiples is not None and Fraction(length, self.size) in multiples:
                     there, part = jnp.where(is_own(key), place, there), jnp.where(is_own(key), 0, part)
                 block, place = block + part, there
             word = mixed(word + place + np.uint32(1))
@@ -106,21 +111,27 @@ class Shares:
 
 
 def drawn_sizes(program: Any) -> set[int]:
-    """Sizes of the axes of what a program draws, and of the keys that it makes."""
-    drawn = (each for each in equations(program) if primitive_name(each) in DRAWING | {"random_split"})
+    """Sizes of the axes of what a program draws, and of the keys that it makes; of None there are none."""
+    drawn = (
+        each
+        for each in (equations(program) if program is not None else ())
+        if primitive_name(each) in DRAWING | {"random_split"}
+    )
     return {size for each in drawn for size in each.outvars[0].aval.shape}
 
 
-def groupings(program: Any, rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """The ways in which what a program draws may lie on shares of its `rows`.
+def groupings(sizes: Collection[int], others: Collection[int], rows: int) -> Iterator[Groups]:
+    """The ways in which what a program draws, of some `sizes`, may lie on shares of its `rows`.
 
     Two batches that are joined have a share of the one and a share of the other on each device, and so has
-    what is drawn for them: they are two groups of rows. See `Shares.groups`.
+    what is drawn for them: they are two groups of rows. What is drawn for several rows each is for a part of
+    them; for another number of rows such draws have `others` of these sizes. See `Shares.groups`.
     """
-    multiples = sorted({size // rows for size in drawn_sizes(program) if size and size % rows == 0})
+    multiples = sorted({size // rows for size in sizes if size and size % rows == 0})
+    parts = [(Fraction(size, rows), 1) for size in sorted({*sizes} - {0, *others}) if size < rows]
     most = max(multiples, default=1)
-    for groups in (most, *range(1, most)) if most > 1 else ():
-        yield tuple((times, math.gcd(times, groups)) for times in multiples)
+    for groups in (most, *range(1, most)) if most > 1 or parts else ():
+        yield (*((times, math.gcd(times, groups)) for times in multiples), *parts)
 
 
 def block_of(key: Any) -> Any:
@@ -243,7 +254,7 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         vars(holder)["threefry_prng_impl"] = REGISTRY["threefry2x32"]
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
     strides = sum(1_000_003 * stride for _, stride in shares.strides)
-    layouts = sum(7_368_787 * (times + 31 * groups) for times, groups in shares.groups)
+    layouts = sum(int(7_368_787 * (times + 31 * groups)) for times, groups in shares.groups)
     number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
     jax.config.update("jax_random_seed_offset", number + strides + layouts)
     invert = jax.core.Tracer.__invert__

@@ -19,7 +19,7 @@ from .explain import with_cause
 from .few import is_equal, runs_on_few
 from .generator import groupings, repeat_draws
 from .protocol import RETURNED, Check, Checks, Dtypes, Failure, Problem, Skipped
-from .sizes import check_odd, minds_size, program, run_many, traced_for
+from .sizes import check_odd, minds_size, program, run_many, sizes_drawn
 from .trials import Emitted, Question, Trials
 from .uneven import check_uneven
 
@@ -115,8 +115,7 @@ def check_layouts(parallel: Parallel, size: int, **how: Any) -> list[Check]:
     checks = check_count(parallel, size, **how)
     failure = checks[-1].failure if checks else None
     if question.repeat and failure is not None and failure.what == "value":
-        drawn = traced_for(question, question.traceable, size)
-        for groups in groupings(drawn, size // question.minibatches):
+        for groups in groupings(*sizes_drawn(question, size), size // question.minibatches):
             trials.question = dataclasses.replace(question, groups=groups)
             found = check_count(parallel, size, **how)
             if found[-1].failure is None:

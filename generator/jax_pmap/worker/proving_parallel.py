@@ -63,7 +63,7 @@ from .sizes import (
     check_sizes,
     is_out_of_reach,
     run_large,
-    traced_for,
+    sizes_drawn,
 )
 from .target import current
 from .trials import Question, Trials
@@ -543,8 +543,7 @@ def generators(calling: Calling, question: Question, count: int) -> Iterator[Que
     yield dataclasses.replace(question, siblings=False)
     yield dataclasses.replace(question, siblings=True)
     rows = question.rows // count * count
-    drawn = traced_for(question, question.traceable, rows)
-    for groups in groupings(drawn, rows // question.minibatches):
+    for groups in groupings(*sizes_drawn(question, rows), rows // question.minibatches):
         yield dataclasses.replace(question, siblings=False, groups=groups)
     values = arguments.cut(question.data[0], question.axes, count)
     whole = Caller(calling, question.axes, dict.fromkeys(values, "whole"), count, None)

@@ -20,6 +20,7 @@ from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .exceptions import attempted
 from .explain import with_cause, with_ragged_cause
+from .generator import drawn_sizes
 from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import is_narrow
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
@@ -367,6 +368,12 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
 
     with prove.x64(question.x64):
         return attempted(trace)
+
+
+def sizes_drawn(question: "Question", rows: int) -> tuple[set[int], set[int]]:
+    """Sizes of what the reference draws for `rows`, and for twice as many."""
+    few, many = (drawn_sizes(traced_for(question, question.traceable, size)) for size in (rows, 2 * rows))
+    return few, many or few
 
 
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:

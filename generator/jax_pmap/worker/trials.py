@@ -12,7 +12,7 @@ from . import arguments, load, protocol, prove, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions
 from .exceptions import attempted
-from .generator import Shares, rekeyed, repeat_draws
+from .generator import Groups, Shares, rekeyed, repeat_draws
 from .jaxpr.trace import Traced, arrays_of
 from .leaves import is_key, shape_of, to_float64
 from .perturb import jitter
@@ -92,7 +92,7 @@ class Question:
     #: Of axes of a mesh that divide it together, how many shares apart devices along each have theirs.
     strides: tuple[tuple[str, int], ...] = ()
     #: In how many groups of rows those lie that are drawn for; see `Shares.groups`.
-    groups: tuple[tuple[int, int], ...] = ()
+    groups: Groups = ()
 
     @property
     def rows(self) -> int:
