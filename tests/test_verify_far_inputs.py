@@ -264,6 +264,17 @@ PAIRS = """
     p_padded = in_rows(lambda grad, number: jnp.pad(grad, (0, -len(grad) % number)).reshape(number, -1))
 
 
+    def positive(x):
+        return jnp.sum(x > 0)
+
+
+    def counted_in(dtype):
+        return mapped(lambda x: lax.psum(jnp.sum(x > 0, dtype=dtype).astype(jnp.int32), "d"), in_axes=0)
+
+
+    p_positive_16, p_positive_32 = counted_in(jnp.int16), counted_in(jnp.uint32)
+
+
     def begun(seed=0):
         random = np.random.default_rng(seed)
         best, bad, rate = np.float32(np.inf), np.int32(0), np.float32(0.1)
@@ -304,6 +315,8 @@ SCORED = ("scores=f32[24]", "labels=i32[24]<2")
         ("p_without_none", "train", WEIGHTS, ""),
         ("p_cut", "cubed", ("w=f32[24]", "x=f32[24,24]"), "differs on 5 devices"),
         ("p_padded", "cubed", ("w=f32[24]", "x=f32[24,24]"), ""),
+        ("p_positive_16", "positive", ("x=f32[24]",), "on 8 devices with a batch of 524"),
+        ("p_positive_32", "positive", ("x=f32[24]",), ""),
         ("p_counted", "train", WEIGHTS, "It shows on equal calls, each of which changes `calls`"),
         ("p_logged", "train", WEIGHTS, ""),
     ],

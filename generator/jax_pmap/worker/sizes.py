@@ -37,6 +37,8 @@ from .work import work
 MANY = 4096
 #: As many, and no multiple of any size of a chunk.
 PRIME = 4099
+#: Rows of which half are more than integers of 16 bits count to.
+WRAPPING = (1 << 16) + 3
 #: Bytes of inputs of so many rows, above which they are left out.
 ROOM = 1 << 26
 #: Most rows that are made to show one of them beyond a limit, and numbers computed of them.
@@ -93,6 +95,8 @@ def check_sizes(
     # Where all is derived, so is a batch of thousands.
     minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
     rows = 0 if question.derived else fine_rows(question, laid_out, base // count * count, count)
+    if any(each.endswith("int16") for each in narrow):
+        rows = max(rows, WRAPPING * count)
     # A capacity may be beyond what any few rows fill.
     if not narrow and lies_on > 1 and not minds and not rows and not question.found.stuck:
         return checks, notes
@@ -109,7 +113,7 @@ def check_sizes(
         return [*checks, many, *(each for each in more if each is not None and each.raised is None)], notes
     if narrow:
         notes.append(
-            f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
+            f"it computes with {narrow[0]}, and the reference does not: counts go wrong in large batches"
         )
     return checks, notes
 
@@ -407,8 +411,8 @@ def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
     return arguments.map_batch(values, axes, repeated)
 
 
-def narrower(parallel: Parallel, size: int) -> str:
-    """What the parallel function computes in 8 or 16 bits, and the reference nowhere, or ``""``.
+def narrower(parallel: Parallel, size: int) -> list[str]:
+    """What the parallel function computes in 8 or 16 bits, and the reference nowhere.
 
     A reference that casts labels of 8 bits and adds them up in 32 has numbers of 8 bits, and no sums of them.
     """
@@ -420,11 +424,11 @@ def narrower(parallel: Parallel, size: int) -> str:
         for program in (question.traceable, parallel.make(expected)):
             traced = traced_arrays(program, packed)
             if traced is None:
-                return ""
+                return []
             made = [("", aval) for aval in traced.in_avals]
             for equation in equations(traced):
                 sums = "sums in " if primitive_name(equation) in SUMS else ""
                 made += [(each, out.aval) for out in equation.outvars for each in {"", sums}]
             kinds = {(each, getattr(aval, "dtype", None)) for each, aval in made}
             found.append({f"{each}{k}" for each, k in kinds if k is not None and is_narrow(k)})
-    return next(iter(sorted(found[1] - found[0])), "")
+    return sorted(found[1] - found[0])
