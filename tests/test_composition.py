@@ -53,3 +53,53 @@ def test_transformations_go_through_the_drop_in(project: Project, form: tuple[st
     made = project.run(*words)
     assert made.exit_code == 0, made.stderr
     subprocess.run([sys.executable, "-c", USES], env=simulated(8), check=True, timeout=300)
+
+
+OWN = """\
+import functools
+import jax
+import jax.numpy as jnp
+import jax.scipy.sparse.linalg as solvers
+
+
+def own(forward, backward):
+    rule = jax.custom_vjp(forward)
+    rule.defvjp(lambda x: (forward(x), x), lambda x, g: (backward(x, g),))
+    return functools.wraps(forward)(rule)
+
+
+def clipped(x):
+    return x
+
+
+clipped = own(clipped, lambda x, g: jnp.clip(g, -0.05, 0.05))
+straight_through = own(lambda x: jnp.round(x), lambda x, g: g)
+reversed_and_scaled = own(lambda x: x, lambda x, g: -g * jnp.cos(x))
+
+
+def f(w, x):
+    return {} * 3
+"""
+MEAN = "(jnp.mean(jnp.tanh(x @ w) ** 2))"
+SOLVED = "solvers.{}(lambda v: x.T @ (x @ v) / len(x) + v, x.mean(0) * w)[0]"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (f"clipped{MEAN}", "clipped"),
+        (f"straight_through{MEAN}", ""),
+        (f"reversed_and_scaled{MEAN}", ""),
+        (f"jnp.sum(jax.grad(lambda w: clipped({MEAN}))(w))", ""),
+        (SOLVED.format("gmres"), "custom_linear_solve"),
+        (SOLVED.format("cg"), ""),
+    ],
+)
+def test_rules_that_make_other_gradients_outside_are_named(project: Project, value: str, told: str) -> None:
+    project.write("model.py", OWN.format(value))
+    given = ("--arg", "w=f32[4]", "--arg", "x=f32[96,4]", "--no-run")
+    made = project.run("gen", "model.py::f", *given)
+    assert made.exit_code == 0, made.stderr
+    assert (f"by the backward rule of `{told}`" in made.words) is bool(told), made.stderr
+    assert ("taken from outside" in made.words) is bool(told)
+    assert "taken from outside" not in project.run("gen", "model.py::f", *given, "--backend", "jit").words

@@ -36,6 +36,11 @@ OTHER_WITH_FEW = (
     "with {} on a device the function works in another way, and is not shown equal: "
     "the code refuses such a batch"
 )
+#: Said where a caller's gradient through the code may be another one.
+GRADIENT_OUTSIDE = (
+    "a gradient taken from outside of this code, as by `jax.grad`, may be another one than on one device, by "
+    "the backward rule of `{}`: take it inside, or use --backend jit"
+)
 #: Chained calls: what a first step gets wrong in the state, a second one shows.
 STEPS = 3
 
@@ -190,6 +195,8 @@ class _Proof:
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
         notes = (*notes, *map(_only_as, plan.forms))
+        if plan.syncs and not self.how.global_view:
+            notes = (*notes, *map(GRADIENT_OUTSIDE.format, told.own_gradients))
         if plan.too_few:
             notes = (*notes, OTHER_WITH_FEW.format(plan.too_few_rows))
         few = self._few(comparison)

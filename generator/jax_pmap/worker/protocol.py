@@ -1328,6 +1328,8 @@ class Derivation(Shown):
     #: Counts that are run besides, where it is not derived on the usual ones: each, or each device, may have
     #: another program.
     beside: tuple[int, ...] = ()
+    #: Functions whose own gradients are not linear in what they are handed; see `own_derivatives`.
+    own_gradients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from .exceptions import summary
 from .following import traced_as
 from .jaxpr.trace import LCM, Traced, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
+from .own_derivatives import not_linear
 from .placements.derive import describe
 from .protocol import Affordable, FixedForm, Problem
 
@@ -151,6 +152,7 @@ def _of_size(claim: Claim, size: int) -> tuple[protocol.Derivation, int]:
         ),
         forms=tuple(forms),
         elsewhere=elsewhere,
+        own_gradients=not_linear(original.jaxpr),
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
