@@ -957,6 +957,9 @@ UNEQUAL = [
             lambda x, i, made: made.at[i, i % 3].add(x[i, 0]),
             lambda x, i, made: jnp.where(i > 2, made.at[i].add(x[i]), made),
             lambda x, i, made: made.at[i].set(x[i] * len(x)),
+            lambda x, i, made: jnp.where(lax.convert_element_type(i, bool), made.at[i].add(x[i]), made),
+            lambda x, i, made: made.at[i].add(jnp.real(i.astype("complex64"))),
+            lambda x, i, made: made.at[i.astype("int8")].add(x[i]),
         ]
     ),
     # What a round writes into takes the place of another, or what it writes is of the round before.

@@ -12,6 +12,7 @@ from .equation import Equation, Result, Stuck
 from .lattice import WHOLE, Filled, Placement, Replicated, Row, RowNumber, Sharded
 from .rules.elementwise import common_power, describe, holds_positions, power_of
 from .rules.gathers import Addressing, common_of, filled
+from .terms import kind_of
 
 #: Operations that lay out one number, or copies of it, in another way.
 SHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})
@@ -25,7 +26,7 @@ def of_number(eq: Equation, places: Sequence[Placement]) -> Result:
         Stuck: no relation is claimed.
     """
     first = places[0]
-    if eq.name == "convert_element_type" and isinstance(first, RowNumber):
+    if eq.name == "convert_element_type" and isinstance(first, RowNumber) and kind_of(eq.dtypes[0]) in "iuf":
         holds_positions(eq)
         return first
     if eq.name == "convert_element_type" and eq.terms[eq.operands[0].term].dtype == eq.dtypes[0]:
