@@ -1213,6 +1213,23 @@ def test_branches_inside_nested_functions_raise_where_no_input_went(project: Pro
         assert f"`{condition}` was not reached" in " ".join(made.stdout.split()), condition
 
 
+def test_what_small_batches_alone_reach_is_said(project: Project) -> None:
+    code = """
+    TIMES = np.linspace(0, 1, 24)
+
+
+    def f(w, x):
+        x = jnp.tanh(x * w)
+        return jnp.mean(x * TIMES[: x.shape[0], None]) if x.shape[0] <= 24 else jnp.mean(x)
+    """
+    write(project, textwrap.dedent(code))
+    words = ("gen", "f.py::f", "--arg", "w=f32[3]", "--arg")
+    says = ("is reached by the batch of a run", "the function chooses by the size of the batch")
+    project.refused("JP045", *words, "x=f32[24,3]", says=says, exit_code=1)
+    made = project.run(*words, "x=f32[96,3]")
+    assert made.exit_code == 0 and 'unseen("jnp.mean(x * TIMES' in made.stdout, made.stderr
+
+
 def test_unseen_side_of_an_expression_inside_a_nested_function_raises(project: Project) -> None:
     code = """
     def f(p, batch):

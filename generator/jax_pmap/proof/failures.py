@@ -81,6 +81,17 @@ def failure(
     return Refusal("JP045", reason, hint, span, details)
 
 
+def reached_by_some(refusal: Refusal, code: str) -> Refusal:
+    """What to say where a run reaches code that the inputs which it was derived for do not."""
+    return dataclasses.replace(
+        refusal,
+        reason=f"{code} is reached by the batch of a run, and not by the larger ones that the code is "
+        "derived for: the function chooses by the size of the batch",
+        hint="Give inputs with as many rows as it is to work with (--inputs), or take that choice out of it",
+        details=(),
+    )
+
+
 def disagreeing(refusal: Refusal) -> Refusal:
     """What to say where the code is derived equal, and a run gives something else."""
     return dataclasses.replace(

@@ -14,7 +14,15 @@ from jax_pmap.planning.coupling import fails_in_any_map
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.ended import NO_RUN, OUT_SHARDING, UNTYPED, in_source, neither, untyped, why_not_run
-from jax_pmap.proof.failures import apart_by_size, couples_parts, disagreeing, failure, too_few, uneven
+from jax_pmap.proof.failures import (
+    apart_by_size,
+    couples_parts,
+    disagreeing,
+    failure,
+    reached_by_some,
+    too_few,
+    uneven,
+)
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
@@ -31,6 +39,8 @@ LIMITS = ("JP010", "JP011")
 LEFT_OUT = "derived, and not run"
 #: Said where the batch suits no odd number of devices.
 ON_EVEN = "derived from traces on {} devices: what is cut off on an odd number of them would not show"
+#: What code raises where it has an expression that the inputs it was made for do not reach.
+UNSEEN = "was not reached by the inputs"
 #: Said where the code refuses batches that give a device few rows.
 OTHER_WITH_FEW = (
     "with {} on a device the function works in another way, and is not shown equal: "
@@ -356,6 +366,8 @@ class _Proof:
             if unmapped is not None:
                 return RefusalError(unmapped)
         refusal = failure(check, found, target.facts.span, statics)
+        if found.error is not None and UNSEEN in found.error.message:
+            return RefusalError(reached_by_some(refusal, found.error.message.split(UNSEEN)[0].strip()))
         # Which keys are one is not derived.
         return RefusalError(disagreeing(refusal) if derived.complete and found.what != "keys" else refusal)
 
