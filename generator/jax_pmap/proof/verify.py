@@ -66,8 +66,6 @@ T = TypeVar("T")
 LeafAxes = Mapping[str, Mapping[int, int]]
 #: Device counts of the run where equality is derived for all of them.
 SECOND = (3, 8)
-#: Devices that are simulated at most.
-MOST_DEVICES = 64
 #: Constants up to which several times as many rounds are tried.
 MOST_TIMES = 16
 #: The inputs that need no mention; see `Question.described`.
@@ -856,7 +854,7 @@ class _Verification:
         for count in (*few, *self.answer.elsewhere, *self.answer.beside):
             if count not in few and any(run.devices == count for run in self.every):
                 continue
-            if count > MOST_DEVICES:
+            if count > protocol.MOST_DEVICES:
                 beyond = Run(count, self.runs[-1].session)
                 raise RefusalError(self._differs_elsewhere(beyond, able, called.layout, derivation))
             self.say(f"running: on {count} devices, where it works in another way")

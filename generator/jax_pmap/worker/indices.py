@@ -26,6 +26,7 @@ def first_unlike(jaxpr: Any, tried: int, most: int = DEVICES) -> list[int]:
     the next, is taken to go on so: ``index == 37`` and ``index // 40`` do not. Of what is another number on
     each, runs tell. For a mesh of one axis; nothing is known of others.
 
+        >>> import jax.numpy as jnp
         >>> step = jax.pmap(lambda x: jnp.where(jax.lax.axis_index("i") == 37, 0 * x, x), axis_name="i")
         >>> first_unlike(jax.make_jaxpr(step)(jnp.ones((8, 3))), 8)
         [37]
