@@ -960,6 +960,10 @@ UNEQUAL = [
             lambda x, i, made: jnp.where(lax.convert_element_type(i, bool), made.at[i].add(x[i]), made),
             lambda x, i, made: made.at[i].add(jnp.real(i.astype("complex64"))),
             lambda x, i, made: made.at[i.astype("int8")].add(x[i]),
+            # Indices that go along with an axis of what they point into, as `vmap` leaves them.
+            lambda x, i, made: made.at[i].add(
+                jax.vmap(lambda plane, a: plane[i, a])(jnp.stack([x] * 3), jnp.arange(3))
+            ),
         ]
     ),
     # What a round writes into takes the place of another, or what it writes is of the round before.

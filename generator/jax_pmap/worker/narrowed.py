@@ -5,7 +5,7 @@ from typing import Any
 
 from .jaxpr.forward import Forward
 from .jaxpr.versions import NO_MEANING, primitive_name
-from .jaxpr.walk import subjaxprs
+from .jaxpr.walk import SCATTERS, subjaxprs
 
 #: Operations that make other integers of some, element by element.
 ELEMENTWISE = frozenset(
@@ -18,7 +18,6 @@ MOVES = frozenset(
     | {"pad", "split", "gather", "dynamic_slice"}
 )
 #: Operations with indices, and the first and the last operand that is one.
-SCATTERS = ("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_max", "scatter_min")
 INDEXED = {
     "gather": (1, 1),
     "dynamic_slice": (1, None),

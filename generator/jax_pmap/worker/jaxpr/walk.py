@@ -13,6 +13,8 @@ PLAIN = frozenset({int, bool, str, float, type(None)})
 CONTROL = frozenset({"jit", "scan", "while", "cond", "shard_map", "xla_pmap"})
 #: Of these, those that run a program on each of several devices.
 MAPS = frozenset({"shard_map", "xla_pmap"})
+#: Primitives that write at places which other operands hold.
+SCATTERS = ("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_max", "scatter_min")
 #: Primitives that leave jax.
 FOREIGN = frozenset(
     {

@@ -8,6 +8,7 @@ its own row alone has the device's part of the whole one whenever it is the turn
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..jaxpr.walk import SCATTERS
 from .equation import Equation, Result, Stuck
 from .lattice import WHOLE, Filled, Placement, Replicated, Row, RowNumber, Sharded
 from .rules.elementwise import common_power, describe, holds_positions, power_of
@@ -16,7 +17,6 @@ from .terms import kind_of
 
 #: Operations that lay out one number, or copies of it, in another way.
 SHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})
-WRITES = frozenset({"scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max"})
 
 
 def of_number(eq: Equation, places: Sequence[Placement]) -> Result:
@@ -42,9 +42,9 @@ def of_number(eq: Equation, places: Sequence[Placement]) -> Result:
         return WHOLE  # It is never negative.
     if eq.name in ("dynamic_slice", "gather"):
         return _read(eq, places)
-    if eq.name == "dynamic_update_slice" or eq.name in WRITES:
+    if eq.name == "dynamic_update_slice" or eq.name in SCATTERS:
         return _written(eq, places)
-    if eq.name in ("add", "add_any"):
+    if eq.name == "add":
         return _added(eq, places)
     if eq.name == "select_n":
         cases = filled_alike(places[1:], [eq.is_zero(i) for i in range(1, len(places))])
@@ -137,26 +137,10 @@ def _own_row(
     return number, whole
 
 
-def _addressing(eq: Equation, dropped: str, windows: str, columns: str, slices: int) -> Addressing:
-    """Which axes belong together, of a gather or of a scatter."""
-    spec = eq.params["dimension_numbers"]
-    return Addressing.of(
-        len(eq.shape(0)),
-        len(eq.shape(1)),
-        slices,
-        getattr(spec, windows),
-        getattr(spec, dropped),
-        getattr(spec, columns),
-        getattr(spec, "operand_batching_dims", ()),
-        (),
-    )
-
-
 def _read(eq: Equation, places: Sequence[Placement]) -> Row:
     """The round's own row, or part of it."""
     if eq.name == "gather":
-        at = _addressing(eq, "collapsed_slice_dims", "offset_dims", "start_index_map", len(eq.out()))
-        number, whole = _own_row(eq, places, 1, at)
+        number, whole = _own_row(eq, places, 1, Addressing.of_gather(eq))
         mode, fill = eq.params.get("mode"), eq.params.get("fill_value")
         filled(eq, Sharded(whole.axis, whole.power), mode, fill)
     else:
@@ -174,11 +158,7 @@ def _written(eq: Equation, places: Sequence[Placement]) -> Filled:
         if eq.shape(1)[whole.axis] != 1:
             raise Stuck(describe(number))
     else:
-        ranks = len(eq.shape(2))
-        at = _addressing(
-            eq, "inserted_window_dims", "update_window_dims", "scatter_dims_to_operand_dims", ranks
-        )
-        number, whole = _own_row(eq, places, 1, at)
+        number, whole = _own_row(eq, places, 1, Addressing.of_scatter(eq))
         if eq.name == "scatter" and eq.params.get("update_jaxpr") is not None:
             raise Stuck(describe(number))
     if isinstance(whole, Sharded) and not eq.is_zero(0):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...jaxpr.walk import SCATTERS
 from ..equation import CUT_AGAIN, Equation, Result, Same, Sliced, Stuck, rule
 from ..lattice import (
     WHOLE,
@@ -40,6 +41,36 @@ class Addressing:
     batched: "dict[int, int]"
     #: Column of the indices to the axis of the operand along which it points.
     columns: Sequence[int]
+
+    @staticmethod
+    def of_gather(eq: Equation) -> "Addressing":
+        """Those of a gather."""
+        spec = eq.params["dimension_numbers"]
+        return Addressing.of(
+            len(eq.shape(0)),
+            len(eq.shape(1)),
+            len(eq.out()),
+            spec.offset_dims,
+            spec.collapsed_slice_dims,
+            spec.start_index_map,
+            getattr(spec, "operand_batching_dims", ()),
+            getattr(spec, "start_indices_batching_dims", ()),
+        )
+
+    @staticmethod
+    def of_scatter(eq: Equation) -> "Addressing":
+        """Those of a scatter."""
+        spec = eq.params["dimension_numbers"]
+        return Addressing.of(
+            len(eq.shape(0)),
+            len(eq.shape(1)),
+            len(eq.shape(2)),
+            spec.update_window_dims,
+            spec.inserted_window_dims,
+            spec.scatter_dims_to_operand_dims,
+            getattr(spec, "operand_batching_dims", ()),
+            getattr(spec, "scatter_indices_batching_dims", ()),
+        )
 
     @staticmethod
     def of(
@@ -111,24 +142,12 @@ def gather(
     x: Placement,
     indices: Placement,
     *,
-    dimension_numbers: Any,
-    slice_sizes: Sequence[int],
     mode: Any = None,
     fill_value: Any = None,
     **_: Any,
 ) -> Result:
     """Examples that read of what is whole, or each its own row; or all devices the same places."""
-    spec = dimension_numbers
-    at = Addressing.of(
-        len(eq.shape(0)),
-        len(eq.shape(1)),
-        len(eq.out()),
-        spec.offset_dims,
-        spec.collapsed_slice_dims,
-        spec.start_index_map,
-        getattr(spec, "operand_batching_dims", ()),
-        getattr(spec, "start_indices_batching_dims", ()),
-    )
+    at = Addressing.of_gather(eq)
     filled(eq, x, mode, fill_value)
     if whole_indices(eq, 1, indices):
         if isinstance(x, (Replicated, Partial, Extreme, OwnKey)):
@@ -162,28 +181,16 @@ def covers(eq: Equation, axis: int, sizes: str) -> bool:
     )
 
 
-@rule("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max")
+@rule(*SCATTERS)
 def scatter(
     eq: Equation,
     x: Placement,
     indices: Placement,
     updates: Placement,
-    *,
-    dimension_numbers: Any,
     **params: Any,
 ) -> Result:
     """Writes of examples into their own rows; sums of all examples' updates are partial."""
-    spec = dimension_numbers
-    at = Addressing.of(
-        len(eq.shape(0)),
-        len(eq.shape(1)),
-        len(eq.shape(2)),
-        spec.update_window_dims,
-        spec.inserted_window_dims,
-        spec.scatter_dims_to_operand_dims,
-        getattr(spec, "operand_batching_dims", ()),
-        getattr(spec, "scatter_indices_batching_dims", ()),
-    )
+    at = Addressing.of_scatter(eq)
     if eq.name == "scatter" and params.get("update_jaxpr") is not None:
         # `x.at[i].apply(f)`: any function.
         no_powers(eq, (x, updates))
