@@ -1,6 +1,5 @@
 """What of a program depends on nothing but which device it runs on, for more devices than were tried."""
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +10,10 @@ import numpy as np
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, named_axes, primitive_name
 from .placements.derive import mesh_axes
+from .placements.interpreter import COLLECTIVES
 
 #: How many devices are looked at, and numbers up to which a value is computed for all of them.
 DEVICES, MOST = 1024, 1 << 20
-#: Operations whose value is another one in each run, or is not of this device alone.
-SPREADING = frozenset({"axis_index", "psum", "pmin", "pmax", "ppermute", "all_gather", "all_to_all"})
 
 
 def first_unlike(jaxpr: Any, tried: int, most: int = DEVICES) -> list[int]:
@@ -73,7 +71,7 @@ class _OfIndex(Forward["_Value | None"]):
         if name == "axis_index" and named_axes(equation.params):
             return [_Value(np.arange(self.most, dtype=equation.outvars[0].aval.dtype), each=True)]
         known = [each for each in facts if each is not None]
-        if len(known) < len(facts) or not facts or name in SPREADING or equation.effects:
+        if len(known) < len(facts) or not facts or name in COLLECTIVES or equation.effects:
             return nothing
         sizes = [math.prod(out.aval.shape) for out in equation.outvars]
         fits = all(
@@ -94,10 +92,9 @@ class _OfIndex(Forward["_Value | None"]):
 
     def _made(self, equation: Any, known: "Sequence[_Value]") -> tuple[list[Any], bool]:
         each = any(value.each for value in known)
-        compute = functools.partial(bind, equation)
 
         def called(*values: Any) -> list[Any]:
-            return compute(values)
+            return bind(equation, values)
 
         with jax.ensure_compile_time_eval():
             if each:

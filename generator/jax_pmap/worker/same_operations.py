@@ -1,5 +1,6 @@
 """Whether two traces of a function, of other leaves of it, are the same operations on the same values."""
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -155,9 +156,10 @@ class Same:
         if not self.computes or equation.effects or sum(v.aval.size for v in atoms) > MOST_ELEMENTS:
             return False
         given = [v.val if hasattr(v, "val") else values.get(v) for v in equation.invars]
+        if not all(map(_is_number, given)):
+            return False
         inner = [each for value in equation.params.values() for each in _jaxprs_in(value)]
-        run = [equation, *(each for body in inner for each in equations(body))]
-        if not all(map(_is_number, given)) or any(each.primitive.name in LOOPS for each in run):
+        if any(e.primitive.name in LOOPS for e in (equation, *itertools.chain(*map(equations, inner)))):
             return False
         made = Known().equation(equation, [*map(np.asarray, given)])
         values.update(zip(equation.outvars, made, strict=True))

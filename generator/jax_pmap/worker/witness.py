@@ -152,7 +152,7 @@ def _of_size(claim: Claim, size: int) -> tuple[protocol.Derivation, int]:
         ),
         forms=tuple(forms),
         elsewhere=elsewhere,
-        own_gradients=not_linear(original.jaxpr),
+        own_gradients=() if claim.foreign else not_linear(original.jaxpr),
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 

@@ -43,6 +43,7 @@ from .equation import (
     axes_apart,
 )
 from .lattice import (
+    OF_ROUNDS,
     WHOLE,
     Blocks,
     Copies,
@@ -1184,27 +1185,29 @@ class Interpreter:
         start = operands[constants : constants + carried]
         loops = [self.terms.loops(value.term) for value in start]
         numbers = {
-            constants + index: self._row_numbers(bodies[0].invars[constants + index].aval, length, by_row)
+            index: self._row_numbers(bodies[0].invars[constants + index].aval, length, by_row)
             for index, value in enumerate(start)
             if self.terms.value(value.term) == 0 and not params.get("reverse", False)
             if all(counts_rounds(body, constants + index, index) for body in bodies)
         }
         self._depth += 1
         try:
-            slices = []
-            for index, operand in [*numbers.items(), *enumerate(over, constants + carried)]:
+
+            def sliced(index: int, operand: Value) -> Slice:
                 places = tuple(self._item(p, by_row) for p in operand.places)
                 shape = self.whole_shape([s[index] for s in shapes], places)
                 dtype = str(getattr(bodies[0].invars[index].aval, "dtype", "?"))
-                slices.append(Slice(operand.term, operand.term, shape, dtype, places))
+                return Slice(operand.term, operand.term, shape, dtype, places)
+
+            counted = {index: sliced(constants + index, each) for index, each in numbers.items()}
+            slices = [sliced(index, each) for index, each in enumerate(over, constants + carried)]
+            known = {index: self._slice(each) for index, each in counted.items()}
             rows = [self._slice(each) for each in slices]
             if self.added is not None:
-                for row, operand in zip(rows, [*numbers.values(), *over], strict=True):
+                for row, operand in zip([*known.values(), *rows], [*numbers.values(), *over], strict=True):
                     self.added.sliced(row, operand)
-            known = {at - constants: row for at, row in zip(numbers, rows, strict=False)}
-            del rows[: len(numbers)]
             # What no round changes is as it was.
-            known |= {i: value for i, value in enumerate(start) if unchanged(bodies[0], constants + i, i)}
+            known |= {index: start[index] for index in unchanged(bodies[0], constants, carried)}
             begun = [self._by_rows(v, i) if by_row and i not in known else v for i, v in enumerate(start)]
 
             def body(
@@ -1277,8 +1280,8 @@ class Interpreter:
                 if inner[index] == value.term:
                     inputs.append(value)  # It stays as it is.
                     continue
-                if constants + index in numbers:
-                    inputs.append(slices[list(numbers).index(constants + index)])
+                if index in counted:
+                    inputs.append(counted[index])
                     continue
                 shape = self.whole_shape([s[constants + index] for s in shapes], settled[index])
                 dtype = self.terms[value.term].dtype
@@ -1286,7 +1289,7 @@ class Interpreter:
                 before = self.terms.make("scan", key, terms, shape and (key[1], *shape), dtype)
                 inputs.append(Slice(before, value.term, shape, dtype, tuple(settled[index])))
             results = tuple(value.term for value in made[carried:])
-            stacked = Stacked(depth, jaxprs, (*inputs, *slices[len(numbers) :]), results)
+            stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
             after = inner[:carried]
             for term, own in zip(results, inner[carried:], strict=True):
                 # What is carried to the next round as well is as good as that. A later loop that makes the
@@ -1792,8 +1795,7 @@ class Interpreter:
 
     def _every_round(self, place: Placement, test: Term, equation: Any) -> Placement:
         """A placement that holds if all rounds of a loop are seen together, where all do what a test says."""
-        by_round = (Dealt, Row, RowNumber, Filled, Rounds, Running)
-        if isinstance(place, by_round) and self.terms.varies(test, place.loop):
+        if isinstance(place, OF_ROUNDS) and self.terms.varies(test, place.loop):
             why = "a loop goes over groups of other rows than in the whole batch, and not all alike"
             return Unknown(why, self.path(equation))
         return place
@@ -2029,15 +2031,22 @@ def _of_rows(places: Sequence[Placement], loop: int) -> bool:
     return all(isinstance(place, Unknown) or getattr(place, "loop", None) == loop for place in places)
 
 
-def unchanged(body: Any, given: int, index: int) -> bool:
-    """Whether a loop hands on one of the values that it carries: input `given`, and result `index`."""
-    made, result = {v: (e, at) for e in body.eqns for at, v in enumerate(e.outvars)}, body.outvars[index]
-    while not isinstance(result, Literal) and result in made:
-        equation, at = made[result]
-        if primitive_name(equation) not in IDENTITIES:
-            return False
-        result = equation.invars[at]
-    return result is body.invars[given]
+def unchanged(body: Any, constants: int, carried: int) -> list[int]:
+    """Which of the values that a loop carries it hands on as they are; `constants` go ahead of them."""
+    handed = {
+        out: given
+        for each in body.eqns
+        if primitive_name(each) in IDENTITIES
+        for out, given in zip(each.outvars, each.invars, strict=True)
+    }
+
+    def origin(result: Any) -> Any:
+        while not isinstance(result, Literal) and result in handed:
+            result = handed[result]
+        return result
+
+    given = body.invars[constants : constants + carried]
+    return [i for i, own in enumerate(given) if origin(body.outvars[i]) is own]
 
 
 def counts_rounds(body: Any, given: int, index: int) -> bool:

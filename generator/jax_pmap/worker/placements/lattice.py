@@ -265,6 +265,8 @@ Placement: TypeAlias = (
     " | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
+#: Those in a round of a loop that say something of all its rounds seen together.
+OF_ROUNDS = (Dealt, Row, RowNumber, Filled, Rounds, Running)
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)
 
 

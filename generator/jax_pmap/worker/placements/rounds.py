@@ -11,6 +11,7 @@ from typing import Any
 from ..jaxpr.versions import named_axes
 from .equation import Equation, Result, Rule, Same, Stuck
 from .lattice import (
+    OF_ROUNDS,
     WHOLE,
     Dealt,
     Filled,
@@ -33,8 +34,7 @@ LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "convert_element_type", "
 
 def grouped(places: Sequence[Placement]) -> bool:
     """Whether an operand is a slice of groups, or a sum of them."""
-    kinds = (Dealt, Row, RowNumber, Filled, Rounds, Running, Loose)
-    return any(isinstance(place, kinds) for place in places)
+    return any(isinstance(place, (*OF_ROUNDS, Loose)) for place in places)
 
 
 def of_groups(found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
