@@ -290,6 +290,21 @@ def test_an_inherited_method_is_named_where_it_stands(write):
     assert "`own.py::Own.loss`" in refused("own.py::Own.los", project, "JP002").hint
 
 
+def test_an_inherited_method_is_that_of_the_same_file_before_others(write):
+    classes = "class Base:\n    def step(self, x): return x\nclass Mid(Base): pass\nclass Own(Mid): pass\n"
+    project = write(
+        copy=classes,
+        own=classes,
+        same="from own import Own\nclass Own(Own): pass\n",
+        again="class A: pass\nclass B(A): pass\nclass A(B): pass\n",
+    )
+    for name in ("Own", "Mid"):
+        hint = refused(f"own.py::{name}.step", project, "JP002").hint
+        assert hint.endswith("name `own.py::Base.step`.")
+    refused("same.py::Own.step", project, "JP002")
+    refused("again.py::A.step", project, "JP002")
+
+
 def test_files_without_functions(write):
     project = write(empty="", plain="x = 1\n")
     assert "is empty" in refused("empty.py::f", project, "JP002").reason

@@ -449,14 +449,19 @@ class _Search:
             refuse("JP002", reason, " ".join(hints))
         self._no_function(reason, file.path, names)
 
-    def _inherited(self, file: File, qualname: str) -> list[Candidate]:
-        """The methods of that name of the classes that a class names as its bases, the first that has one."""
+    def _inherited(self, file: File, qualname: str, below: tuple[str, ...] = ()) -> list[Candidate]:
+        """The method of that name of the nearest class above: of this file, or those elsewhere."""
         owner, _, method = qualname.rpartition(".")
         chain = find(file.tree, owner) if owner else None
         bases = chain[-1].bases if chain and isinstance(chain[-1], ast.ClassDef) else []
-        names = [ast.unparse(each).rpartition(".")[2] for each in bases]
-        every = (self.project.elsewhere(self.project.root, f"{name}.{method}") for name in names)
-        return next((found for found in every if found), [])
+        for base in (f"{ast.unparse(each).rpartition('.')[2]}.{method}" for each in bases):
+            if own := find(file.tree, base):
+                return [Candidate(file.path, base, own[-1].lineno)]
+            # Where a class has the name of one that it extends, that one is another's.
+            above = self._inherited(file, base, (*below, qualname)) if base not in (*below, qualname) else []
+            if found := above or self.project.elsewhere(self.project.root, base):
+                return found
+        return []
 
     def _no_function(self, reason: str, path: Path, names: Sequence[str]) -> NoReturn:
         hint = "It defines no function; name another file."
