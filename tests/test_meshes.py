@@ -343,8 +343,9 @@ def test_options_that_do_not_fit_together(shared: Project) -> None:
     for words, code, exit_code, says in (
         (("--mesh", "data=4,model=2"), "JP046", 1, "Use --backend jit"),
         (("--mesh", "batch=8"), "JP046", 1, "--devices 8 --axis-name batch"),
-        (("--fsdp", "--backend", "jit"), "JP018", 2, "divides arrays over a mesh, and there is none"),
-        (("--spec", "a=b"), "JP018", 2, "divides arrays over a mesh, and there is none"),
+        (("--fsdp", "--backend", "jit"), "JP018", 2, "is none. hint: Name its axes and their devices"),
+        (("--fsdp", "--backend", "shard_map", "--axis-name", "b"), "JP018", 2, "`--mesh b=8 --fsdp`."),
+        (("--spec", "a=b"), "JP018", 2, "`--backend jit --mesh data=4,model=2 --spec ...`"),
         (("--mesh", "a=2", "--devices", "4", "--backend", "jit"), "JP018", 2, "has 2 devices"),
         (("--mesh", "a=2", "--axis-name", "b", "--backend", "jit"), "JP018", 2, "`--axis-name b` is no axis"),
     ):

@@ -161,11 +161,14 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
         RefusalError: JP018 where they do not fit together, JP046 for a backend without meshes.
     """
     axes = mesh(options.get("mesh"))
-    for name in ("spec", "fsdp"):
+    backend = options["backend"] or config.backend
+    for name, sizes, rest in (("spec", "4,model=2", " ..."), ("fsdp", "8", "")):
         if options.get(name) and not axes:
+            form = "" if backend in (Backend.JIT, Backend.SHARD_MAP, AUTO) else "--backend jit "
+            along = axis_name(options["axis_name"]) or "data"
             refuse(
                 f"`--{name}` divides arrays over a mesh, and there is none.",
-                f"Name its axes: `--backend jit --mesh data=4,model=2 --{name} ...`.",
+                f"Name its axes and their devices: `{form}--mesh {along}={sizes} --{name}{rest}`.",
             )
     if not axes:
         return {}
@@ -183,7 +186,6 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
             f"`--axis-name {along}` is no axis of `--mesh {options['mesh']}`.",
             "The batch is divided along that axis: name one of the mesh, or leave it out for the first.",
         )
-    backend = options["backend"] or config.backend
     divides = bool(options["spec"] or options["fsdp"])
     in_parts = backend == Backend.SHARD_MAP and divides
     if backend not in (Backend.JIT, AUTO) and not in_parts:
