@@ -53,6 +53,23 @@ def test_parts_come_before_what_they_are_in() -> None:
     )
 
 
+def test_what_stands_behind_a_colon_has_lines_of_its_own() -> None:
+    made = named(
+        f"""
+        if flag: return (x - {MEAN}) / scale  # whole
+        if other: x = 1
+        """
+    )
+    assert made == textwrap.dedent(
+        f"""
+        if flag:
+            mean = {MEAN}
+            return (x - mean) / scale  # whole
+        if other: x = 1
+        """
+    )
+
+
 def test_what_is_gathered_of_a_batch_has_its_key_for_a_name() -> None:
     code = 'y = batch["images"] - jax.lax.all_gather(batch["images"], axis_name=AXIS, tiled=True)[some]\n'
     assert named(code).startswith("all_images = ")

@@ -282,9 +282,10 @@ class _Form:
         return f"(lambda apart: {covariance})((lambda rows: rows - {mean})({x}))"
 
     def _corrcoef(self) -> str:
-        scaled = f"(lambda d: {self.jnp}.clip(c / d[:, None] / d[None, :], -1, 1))"
-        deviations = f"{self.jnp}.sqrt({self.jnp}.diag(c))"
-        return f"(lambda c: {scaled}({deviations}))({self._cov()})"
+        ratio = "covariances / deviations[:, None] / deviations[None, :]"
+        scaled = f"(lambda deviations: {self.jnp}.clip({ratio}, -1, 1))"
+        deviations = f"{self.jnp}.sqrt({self.jnp}.diag(covariances))"
+        return f"(lambda covariances: {scaled}({deviations}))({self._cov()})"
 
     def _scatter_add(self) -> str:
         return self._updates("add")

@@ -26,6 +26,7 @@ from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
 from jax_pmap.emit.mark import LINE, marks
+from jax_pmap.emit.named import with_names
 from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
@@ -153,6 +154,13 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         _, plain = woven_target(target, plan, (), (), names, {}, result)
     if _can_be_taken_back(target, edition.text, body.definition(plain)):
         return edition
+    # What is not taken back may have the assignments that make it easy to read.
+    taken = unit.taken_names | {*dataclasses.asdict(names).values()}
+    room, indent = WIDTH - len(file.base.expandtabs(4)), 8 if backend is Backend.SHARD_MAP else 4
+    text = with_names(unit.body, names.axis, names.gather_joined, taken, room - indent)
+    unit = dataclasses.replace(unit, body=text)
+    pieces = render_pieces(unit, plan, backend, header, file.at, room)
+    texts = [with_names(each, names.axis, names.gather_joined, taken, WIDTH) for each in texts]
     edition = file.edition(pieces, unit, header, adapted, texts, renames, (), at_top)
     return dataclasses.replace(edition, followed=False)
 

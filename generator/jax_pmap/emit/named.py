@@ -128,6 +128,22 @@ class _Naming(cst.CSTTransformer):
         self.depth -= 1
         return made
 
+    def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:  # noqa: N802
+        """Statements behind a colon have lines of their own where one is made shorter."""
+        self.depth += 1
+
+    def leave_SimpleStatementSuite(  # noqa: N802
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.BaseSuite:
+        """The statements behind a colon, below it where there are collectives in them."""
+        line = cst.SimpleStatementLine(
+            updated_node.body, trailing_whitespace=updated_node.trailing_whitespace
+        )
+        has_collectives = f"axis_name={self.axis}" in _code(line)
+        made = cst.IndentedBlock(self.statements([line])) if has_collectives else updated_node
+        self.depth -= 1
+        return made
+
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
         """The statements at the top."""
         return updated_node.with_changes(body=self.statements(updated_node.body))
