@@ -1545,3 +1545,62 @@ def test_gradients_are_averaged_in_the_statement_that_takes_them(shared: Project
     made = shared.run("gen", "adapted.py::step", *given, "-o", "adapted_pmap.py")
     assert made.exit_code == 0, made.stderr
     assert "from adapted import adapt, update" in (shared.folder / "adapted_pmap.py").read_text()
+
+
+BOUND_AGAIN = """
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+EXAMPLES = 24
+
+
+def following(carry, reward, discount):
+    carry = reward + discount * carry
+    return carry, carry
+
+
+following = partial(following, discount=0.5)
+
+
+def returns(scale, rewards):
+    _, found = jax.lax.scan(following, jnp.zeros((EXAMPLES,)), rewards, reverse=True)
+    return scale * found
+
+
+def spread(w, x, power=2):
+    return jnp.std(x @ w) ** power
+
+
+spread = partial(spread, power=3)
+
+
+def step(w, x):
+    return w - jax.grad(spread)(w, x)
+
+
+def centred(w, x):
+    return jnp.mean((x @ w - jnp.std(x)) ** 2)
+
+
+centred = jax.jit(centred)
+
+
+def compiled(w, x):
+    return w - jax.grad(centred)(w, x)
+"""
+
+
+def test_what_partial_makes_of_a_function_under_its_name_is_not_that_function(shared: Project) -> None:
+    shared.write("again.py", BOUND_AGAIN)
+    rewards = ("--arg", "scale=f32[]", "--arg", "rewards=f32[4,24]")
+    made = shared.run("gen", "again.py::returns", *rewards)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    given = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    says = ("`spread` (again.py:22) is another one from line 26 on", "a name of its own")
+    shared.refused("JP067", "gen", "again.py::step", *given, says=says, exit_code=1)
+    # Compiled, it computes what it did.
+    made = shared.run("gen", "again.py::compiled", *given, "--no-run")
+    assert made.exit_code == 0, made.stderr

@@ -317,6 +317,12 @@ class CallGraph:
             facts = dataclasses.replace(facts, decorators=known)
         if facts.is_async or facts.is_generator or not plain(facts):
             return None
+        if line := bound_again(parsed, source.qualname):
+            self.why[called] = (
+                f"`{facts.name}` ({source.shown_path}:{facts.span.line}) is another one from line {line} "
+                "on, which binds its name again: give what is made there a name of its own"
+            )
+            return None
         if again := rebound_defaults(parsed):
             self.why[called] = (
                 f"a default of `{facts.name}` ({source.shown_path}:{facts.span.line}) reads `{again[0]}`, "
@@ -709,6 +715,23 @@ def renamed(called: str, receiver: str) -> str:
     An object that is called is itself where it is handed on.
     """
     return f"{called}()" if receiver == called else called
+
+
+def bound_again(parsed: ParsedSource, name: str) -> int:
+    """The line at which a module makes another function of one, under the same name, or 0.
+
+    ``step = jax.jit(step)`` computes what that did; ``step = partial(step, scale=2)`` or
+    ``jax.vmap(step)`` does not, and neither is what a copy of the definition is.
+    """
+    for binding in parsed.scopes[parsed.tree].bindings.get(name, ()):
+        value = binding.value
+        if not isinstance(value, ast.Call) or value.lineno < parsed.definition.lineno:
+            continue
+        compiled = [value.func, *(value.func.args[:1] if isinstance(value.func, ast.Call) else ())]
+        named = {parsed.qualname(each) for each in compiled}
+        if name in used_names([value]) and named.isdisjoint(WRAPPERS):
+            return value.lineno
+    return 0
 
 
 def rebound_defaults(parsed: ParsedSource) -> list[str]:
