@@ -1605,3 +1605,17 @@ def test_scan_outside_stacks_blocks() -> None:
     )
     assert not wrong.complete
     assert found.complete or found.endings
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_the_diagonal_of_what_examples_share_is_read_where_own_columns_are(moved: int) -> None:
+    """`jnp.diag` computes otherwise in kernels that are written in Mosaic, which none of these is."""
+
+    def likeness(axis: str | None, x: Any, y: Any) -> Any:
+        if axis is None:
+            return jnp.diag(x @ y.T)
+        own = jnp.arange(len(x))
+        made = x @ lax.all_gather(y, axis, tiled=True).T
+        return made[own, lax.axis_index(axis) * len(x) + own + moved]
+
+    assert derived(likeness, (X, X), (P("i"), P("i")), P("i")).complete == (not moved)

@@ -1743,11 +1743,17 @@ class Interpreter:
         """All devices must take one branch; what the branches give must be of one kind.
 
         A branch that raises gives nothing. Where a device takes it by a maximum of its own, so does the
-        whole-batch program by that of all; else all devices take the one that is left.
+        whole-batch program by that of all; else all devices take the one that is left. A branch for kernels
+        that are written in Mosaic, which `jnp.diag` has, is none of a program's own.
         """
         which, given = operands[0], operands[1:]
         bodies = list(zip(*(e.params["branches"] for e in equations), strict=True))
-        left = [body for body in bodies if not all(map(raises, body))]
+        machines = equations[0].params.get("branches_platforms") or (None,) * len(bodies)
+        left = [
+            body
+            for body, where in zip(bodies, machines, strict=True)
+            if where != ("mosaic",) and not all(map(raises, body))
+        ]
         if len(left) == 1 and all(place == WHOLE or isinstance(place, Extreme) for place in which.places):
             return self.run(left[0], given)
         rows = [place for place in which.places if isinstance(place, Row) and not place.power]
