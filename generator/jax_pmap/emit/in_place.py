@@ -26,14 +26,21 @@ from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
 from jax_pmap.emit.mark import LINE, marks
-from jax_pmap.emit.named import with_names
 from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.source import assigned_names
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.undo import is_same, taken_back
-from jax_pmap.emit.unit import check_backend, check_classes, docstring_of, fitting, header_of, returns_of
+from jax_pmap.emit.unit import (
+    check_backend,
+    check_classes,
+    docstring_of,
+    fitting,
+    header_of,
+    readable,
+    returns_of,
+)
 from jax_pmap.emit.weave import name_node, renamed, source_of, with_first, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
@@ -147,7 +154,8 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     header = header_of(
         unit, request, command, f"{source.shown_path}::{source.qualname}", made_of(target.parsed), evidence
     )
-    pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
+    width = WIDTH - len(file.base.expandtabs(4))
+    pieces = render_pieces(unit, plan, backend, header, file.at, width)
     added = file.added(pieces, adapted, copies)
     edition = file.edition(pieces, unit, header, adapted, texts, renames, added, at_top)
     with fitting(target):
@@ -155,12 +163,8 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     if _can_be_taken_back(target, edition.text, body.definition(plain)):
         return edition
     # What is not taken back may have the assignments that make it easy to read.
-    taken = unit.taken_names | {*dataclasses.asdict(names).values()}
-    room, indent = WIDTH - len(file.base.expandtabs(4)), 8 if backend is Backend.SHARD_MAP else 4
-    text = with_names(unit.body, names.axis, names.gather_joined, taken, room - indent)
-    unit = dataclasses.replace(unit, body=text)
-    pieces = render_pieces(unit, plan, backend, header, file.at, room)
-    texts = [with_names(each, names.axis, names.gather_joined, taken, WIDTH) for each in texts]
+    unit, texts = readable(unit, texts, backend, width)
+    pieces = render_pieces(unit, plan, backend, header, file.at, width)
     edition = file.edition(pieces, unit, header, adapted, texts, renames, (), at_top)
     return dataclasses.replace(edition, followed=False)
 

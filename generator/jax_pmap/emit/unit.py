@@ -94,17 +94,12 @@ def emit(
         divided = _divided(target, plan, text, copies, adapted, names)
         text, copies = divided.body, list(divided.copies.values())
         unit = dataclasses.replace(unit, keeps=divided.kept)
-    taken = unit.taken_names | {*dataclasses.asdict(names).values()}
-    indent = 8 if backend is Backend.SHARD_MAP else 4
-    own = {
-        other.name: with_names(each, names.axis, names.gather_joined, taken, WIDTH)
-        for other, each in zip(adapted, copies, strict=True)
-    }
+    unit, copies = readable(dataclasses.replace(unit, body=text), copies, backend, WIDTH)
+    own = {other.name: each for other, each in zip(adapted, copies, strict=True)}
     # What the module makes of a function as it is imported stands behind that function.
     ordered = [own.pop(defined_name(each), each) for each in copied]
     unit = dataclasses.replace(
         unit,
-        body=with_names(text, names.axis, names.gather_joined, taken, WIDTH - indent),
         definitions=(*ordered, *own.values()),
         is_substituted=is_substituted(renames, adapted),
         intercepted=intercepted(adapted),
@@ -117,6 +112,28 @@ def emit(
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), None)
     return render(unit, plan, backend, header)
+
+
+def readable(
+    unit: EmitUnit, copies: Sequence[str], backend: Backend, width: int
+) -> tuple[EmitUnit, list[str]]:
+    """A unit and the functions that its body calls, with assignments in front of long statements.
+
+    Args:
+        unit: its names are those that the body was woven with.
+        copies: definitions of functions, dedented.
+        backend: the form in which the body is written.
+        width: columns from where the mapped function begins.
+    """
+    names = unit.names
+    taken = unit.taken_names | {*dataclasses.asdict(names).values()}
+    indent = 8 if backend is Backend.SHARD_MAP else 4
+
+    def named(text: str, room: int) -> str:
+        return with_names(text, names.axis, names.gather_joined, taken, room)
+
+    body = named(unit.body, width - indent)
+    return dataclasses.replace(unit, body=body), [named(each, WIDTH) for each in copies]
 
 
 def _needs_path(unit: EmitUnit, target: Target) -> bool:

@@ -46,49 +46,44 @@ class Addressing:
     def of_gather(eq: Equation) -> "Addressing":
         """Those of a gather."""
         spec = eq.params["dimension_numbers"]
-        return Addressing.of(
-            len(eq.shape(0)),
-            len(eq.shape(1)),
+        return Addressing._of(
+            eq,
             len(eq.out()),
             spec.offset_dims,
             spec.collapsed_slice_dims,
             spec.start_index_map,
-            getattr(spec, "operand_batching_dims", ()),
-            getattr(spec, "start_indices_batching_dims", ()),
+            spec.start_indices_batching_dims,
         )
 
     @staticmethod
     def of_scatter(eq: Equation) -> "Addressing":
         """Those of a scatter."""
         spec = eq.params["dimension_numbers"]
-        return Addressing.of(
-            len(eq.shape(0)),
-            len(eq.shape(1)),
+        return Addressing._of(
+            eq,
             len(eq.shape(2)),
             spec.update_window_dims,
             spec.inserted_window_dims,
             spec.scatter_dims_to_operand_dims,
-            getattr(spec, "operand_batching_dims", ()),
-            getattr(spec, "scatter_indices_batching_dims", ()),
+            spec.scatter_indices_batching_dims,
         )
 
     @staticmethod
-    def of(
-        rank: int,
-        indices: int,
+    def _of(
+        eq: Equation,
         slices: int,
         window_axes: Sequence[int],
         dropped: Sequence[int],
         columns: Sequence[int],
-        batched: Sequence[int],
         batched_indices: Sequence[int],
     ) -> "Addressing":
-        """From the dimension numbers of a gather or a scatter, given the ranks of its arrays."""
-        sliced = [axis for axis in range(rank) if axis not in dropped and axis not in batched]
+        """From what gathers and scatters name differently; `slices` is the rank of the slices."""
+        batched = eq.params["dimension_numbers"].operand_batching_dims
+        sliced = [axis for axis in range(len(eq.shape(0))) if axis not in dropped and axis not in batched]
         others = [axis for axis in range(slices) if axis not in window_axes]
         return Addressing(
             dict(zip(window_axes, sliced, strict=True)),
-            dict(zip(range(indices - 1), others, strict=True)),
+            dict(zip(range(len(eq.shape(1)) - 1), others, strict=True)),
             dict(zip(batched_indices, batched, strict=True)),
             tuple(columns),
         )
