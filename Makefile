@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench coverage mutation sweep bugs fuzz matrix clean FORCE
+.PHONY: help env demo test thorough lint format bench coverage mutation sweep bugs fuzz matrix overlap clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -40,7 +40,10 @@ lint: $(STAMP)  ## ruff and mypy, as CI runs them
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
-test: lint  ## lint, then the whole test suite
+test: lint  ## lint, then the tests but for those whose lines others run as well
+	$(BIN)/pytest -n 2 -m "not thorough"
+
+thorough: lint  ## lint, then every test
 	$(BIN)/pytest -n 2
 
 format: $(STAMP)  ## let ruff lay out and fix the sources
@@ -64,6 +67,9 @@ fuzz: $(STAMP)  ## two hundred generated functions, the standard library as targ
 
 matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
 	$(BIN)/python tests/matrix.py
+
+overlap: $(STAMP)  ## measure which lines each test runs, and choose anew what `make test` leaves out; Python 3.12
+	cd tests && ../$(BIN)/python -m overlap
 
 bench: $(STAMP)  ## print the speed ratios
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -11,6 +11,13 @@ from jax_pmap import session
 
 pytest_plugins = ["project"]
 
+#: Tests that `make thorough` alone runs, by their ids; `make overlap` writes the file.
+THOROUGH = frozenset(
+    line
+    for line in Path(__file__).with_name("thorough.txt").read_text().splitlines()
+    if not line.startswith("#")
+)
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
@@ -22,6 +29,19 @@ def pytest_configure() -> None:
     """Take Ctrl-C also where a shell runs the tests in the background: all they start would ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark those that `make test` leaves out, which all have to be there."""
+    for item in items:
+        if item.nodeid in THOROUGH:
+            item.add_marker("thorough")
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        unknown = sorted(THOROUGH - {item.nodeid for item in items})
+        if unknown:
+            names = ", ".join(unknown)
+            raise pytest.UsageError(f"tests/thorough.txt names tests that there are not: {names}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
