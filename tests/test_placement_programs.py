@@ -1619,3 +1619,23 @@ def test_the_diagonal_of_what_examples_share_is_read_where_own_columns_are(moved
         return made[own, lax.axis_index(axis) * len(x) + own + moved]
 
     assert derived(likeness, (X, X), (P("i"), P("i")), P("i")).complete == (not moved)
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+@pytest.mark.parametrize("axis_of_own", [0, 1])
+def test_the_trace_of_what_examples_share_is_summed_where_own_rows_are(moved: int, axis_of_own: int) -> None:
+    """`jnp.trace` compares positions that were made for a matrix, and others those of its rows, spread."""
+
+    def likeness(axis: str | None, x: Any, y: Any) -> Any:
+        if axis is None:
+            return jnp.trace(x @ y.T)
+        own = lax.axis_index(axis) * len(x) + jnp.arange(len(x)) + moved
+        if axis_of_own:
+            made = lax.all_gather(x, axis, tiled=True) @ y.T
+            kept = jnp.where(jnp.arange(len(made))[:, None] == own, made, 0)
+        else:
+            made = x @ lax.all_gather(y, axis, tiled=True).T
+            kept = jnp.where(own[:, None] == jnp.arange(made.shape[1]), made, 0)
+        return lax.psum(kept.sum(), axis)
+
+    assert derived(likeness, (X, X), (P("i"), P("i")), P()).complete == (not moved)

@@ -582,6 +582,9 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "jnp.corrcoef(x, x**2, rowvar=False)",
         "jnp.corrcoef(x.T)",
         "jnp.corrcoef(x[0], x[1] ** 2)",
+        "jnp.diag(x[:, :4])",
+        "x[:4, :4].diagonal()",
+        "jnp.trace(x[:, 1:] - w[0, 1:])",
         "x.at[ids].add(x[1] - 2)",
         "x.at[ids, 1:3].subtract(w[0, 1:3], mode='drop')",
         "x.at[:, ids % 3].add(2 * x[:, :3])",
@@ -735,6 +738,40 @@ def test_each_device_compares_its_own_rows_with_all(project: Project) -> None:
     assert made.exit_code == 0, made.stderr
     syncs = [(sync["op"], sync["value"]) for sync in json.loads(made.stdout)["plan"]["syncs"]]
     assert ("own_share", "jnp.eye(x.shape[0])") in syncs
+
+
+def test_a_contrastive_loss_makes_own_rows_of_the_pairs_alone(project: Project) -> None:
+    """Each picture is told from all texts and each text from all pictures: one of both is gathered.
+
+    On the diagonal a device reads what its own rows have there, and down the columns it sums with others.
+    """
+    code = """\
+        def f(w, pictures, texts):
+            def loss(w):
+                scores = jnp.tanh(pictures @ w) @ jnp.tanh(texts @ w).T
+                told = jnp.diag(jax.nn.log_softmax(scores, axis=1)) + jax.nn.log_softmax(scores.T).diagonal()
+                return -jnp.mean(told) - 0.1 * jnp.trace(scores) / len(texts)
+
+            return jax.value_and_grad(loss)(w)
+
+
+        def both():
+            return np.eye(5, 4, dtype="float32"), rows(24) % 7 / 7, rows(24) % 5 / 5
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::both", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    syncs = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"] if sync["op"] != "psum"]
+    assert syncs == [
+        ("all_gather", "jnp.tanh(texts @ w)"),
+        ("diag", "jnp.diag(jax.nn.log_softmax(scores, axis=1))"),
+        ("log_softmax", "jax.nn.log_softmax(scores.T)"),
+        ("diagonal", "jax.nn.log_softmax(scores.T).diagonal()"),
+        ("trace", "jnp.trace(scores)"),
+        ("pmean", "jax.value_and_grad(loss)(w)"),
+    ]
 
 
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:

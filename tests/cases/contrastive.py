@@ -47,12 +47,26 @@ AXIS = "batch"
 def clip_loss(params, images, texts):
     a = encode(params["image"], images)
     b = encode(params["text"], texts)
-    all_a = jax.lax.all_gather(a, axis_name=AXIS, axis=0, tiled=True)
     all_b = jax.lax.all_gather(b, axis_name=AXIS, axis=0, tiled=True)
-    logits = all_a @ all_b.T * jnp.exp(params["scale"])
+    logits = a @ all_b.T * jnp.exp(params["scale"])
     by_image = jax.nn.log_softmax(logits, axis=1)
-    by_text = jax.nn.log_softmax(logits, axis=0)
-    return -jnp.mean(jnp.diag(by_image) + jnp.diag(by_text)) / 2
+    largest = jax.lax.pmax(
+        jax.lax.stop_gradient(jnp.max(logits, axis=0, keepdims=True)), axis_name=AXIS
+    )
+    shifted = logits - largest
+    total = jax.lax.psum(jnp.sum(jnp.exp(shifted), axis=0), axis_name=AXIS)
+    by_text = shifted - jnp.log(total)
+    own = jnp.arange(by_image.shape[0])
+    own_2 = jnp.arange(by_text.shape[0])
+    return (
+        -jnp.mean(
+            by_image[own, jax.lax.axis_index(axis_name=AXIS) * by_image.shape[0] + own]
+            + by_text[
+                own_2, jax.lax.axis_index(axis_name=AXIS) * by_text.shape[0] + own_2
+            ]
+        )
+        / 2
+    )
 
 
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
@@ -62,8 +76,7 @@ def p_clip_step(params, images, texts):
     `images` and `texts` leaves are (devices, per_device, ...).
     """
     loss, grads = jax.value_and_grad(clip_loss)(params, images, texts)
-    # The loss is whole on every device, the gradient only that through its own rows.
-    grads = jax.lax.pmean(grads, axis_name=AXIS)
+    loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
 
 

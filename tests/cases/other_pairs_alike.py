@@ -45,17 +45,20 @@ def p_step(w, users, items, ids, freq):
 
     def loss(w):
         u, v = users @ w, items @ w
-        all_u = jax.lax.all_gather(u, axis_name=AXIS, axis=0, tiled=True)
         all_v = jax.lax.all_gather(v, axis_name=AXIS, axis=0, tiled=True)
         all_values = jax.lax.all_gather(
             jnp.log(freq), axis_name=AXIS, axis=0, tiled=True
         )
-        logits = all_u @ all_v.T - all_values[None, :]
+        logits = u @ all_v.T - all_values[None, :]
         all_ids = jax.lax.all_gather(ids, axis_name=AXIS, axis=0, tiled=True)
-        same = all_ids[:, None] == all_ids[None, :]
-        other = ~jnp.eye(jax.lax.psum(len(ids), axis_name=AXIS), dtype=bool)
+        same = ids[:, None] == all_ids[None, :]
+        other = ~own_share(jnp.eye(jax.lax.psum(len(ids), axis_name=AXIS), dtype=bool))
         logits = jnp.where(same & other, -1e9, logits)
-        return -jnp.mean(jnp.diagonal(jax.nn.log_softmax(logits)))
+        values = jax.nn.log_softmax(logits)
+        own = jnp.arange(values.shape[0])
+        return -jnp.mean(
+            values[own, jax.lax.axis_index(axis_name=AXIS) * values.shape[0] + own]
+        )
 
     return w - 0.1 * jax.lax.pmean(jax.grad(loss)(w), axis_name=AXIS)
 
@@ -116,6 +119,20 @@ def shard(users, items, ids, freq):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (users, items, ids, freq))
+
+
+def own_share(x, axis=0):
+    """This device's part along `axis` of `x`, which every device has whole."""
+    count = jax.lax.psum(1, AXIS)
+    size, left = divmod(x.shape[axis], count)
+    if left:
+        raise ValueError(
+            f"step: axis {axis} of {x.shape} does not divide over {count} devices"
+        )
+    parts = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+    return jax.lax.dynamic_index_in_dim(
+        parts, jax.lax.axis_index(AXIS), axis, keepdims=False
+    )
 
 
 def step(w, users, items, ids, freq):

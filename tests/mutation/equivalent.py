@@ -11,7 +11,7 @@ from mutation.sources import Source
 
 SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
 BOTH = "numerator and denominator are scaled alike, and only their ratio is returned"
-SHIFT = "what is taken off before the exponential, whatever it is, cancels in the quotient"
+SHIFT = "what is taken off before the exponential, whatever it is, cancels in the quotient, or its logarithm"
 LINEAR = "the step in between is linear, and all else in it is whole"
 SLOPE = "only its derivative is taken, which hangs on no value of it, and the mean around that divides it"
 ONE_AXIS = "the array has one axis, and its first is its last"
@@ -53,6 +53,7 @@ ARGUED: dict[tuple[str, str], str] = {
         "a_thousandth_off",
         "numbers_for_all_rows",
     ): "the half of a thousandth more rows is rounded off, or is rows that `x` has not, which raises",
+    **{(fault, "contrastive"): SHIFT for fault in ("op_swapped", "first_device_only", "narrowed")},
     **{(fault, "pooled"): SHIFT for fault in ("op_swapped", "first_device_only", "sync_late", "narrowed")},
     **{
         (fault, "minimised"): "`p` is whole, and the mean around it divides its gradient in the same way"

@@ -34,6 +34,9 @@ PARAMETERS = {
         "log_softmax": "x axis",
         "cov": "x y rowvar bias ddof",
         "corrcoef": "x y rowvar",
+        "diag": "x (k)",
+        "diagonal": "x (offset) (axis1) (axis2)",
+        "trace": "x (offset) (axis1) (axis2) (dtype) (out)",
         "scatter_add": "x values (indices_are_sorted) (unique_indices) mode",
         "scatter_sub": "x values (indices_are_sorted) (unique_indices) mode",
     }.items()
@@ -42,10 +45,16 @@ PARAMETERS = {
 UPDATES = {"add": "scatter_add", "subtract": "scatter_sub"}
 #: What is written for these values alone, by parameter.
 _LITERAL = {"rowvar": ("True", "False"), "bias": ("True", "False"), "ord": ("1", "2", "3", "4")}
+#: Those that read the diagonal of a matrix of pairs of examples, of which a device has the rows or columns.
+DIAGONALS = frozenset({"diag", "diagonal", "trace"})
 #: How many arrays devices send to each other for one, each as large as the result.
-TOGETHER = dict.fromkeys(PARAMETERS, 2) | dict.fromkeys(("norm", "vector_norm", *UPDATES.values()), 1)
+TOGETHER = {
+    **dict.fromkeys(PARAMETERS, 2),
+    **dict.fromkeys(("norm", "vector_norm", "trace", *UPDATES.values()), 1),
+    **dict.fromkeys(("diag", "diagonal"), 0),
+}
 #: Those of which every example has a part of the result, and not all of it.
-BY_ROW = frozenset({"softmax", "log_softmax", "standardize"})
+BY_ROW = frozenset({"softmax", "log_softmax", "standardize", "diag", "diagonal"})
 #: Where the functions are.
 MODULES = frozenset({"jax.nn", "jax.numpy", "jax.numpy.linalg", "jax.scipy.special", "numpy", "numpy.linalg"})
 
@@ -287,6 +296,28 @@ class _Form:
         deviations = f"{self.jnp}.sqrt({self.jnp}.diag(covariances))"
         return f"(lambda covariances: {scaled}({deviations}))({self._cov()})"
 
+    def _diag(self) -> str:
+        own, shared, rows = self._of_own_rows()
+        index = [own, own]
+        index[1 - shared] = f"{self.collective('axis_index', '0')} * {rows} + {own}"
+        return f"(lambda {own}: {self.x}[{', '.join(index)}])({self.jnp}.arange({rows}))"
+
+    _diagonal = _diag
+
+    def _trace(self) -> str:
+        own, shared, rows = self._of_own_rows()
+        along = "[:, None]" if shared == 0 else ""
+        every = f"{self.jnp}.arange({self.x}.shape[{1 - shared}])" + ("" if along else "[:, None]")
+        terms = f"{self.jnp}.where({own}{along} == {every}, {self.x}, 0)"
+        first = f"{self.collective('axis_index', '0')} * {rows}"
+        total = self.collective("psum", f"{self.jnp}.sum({terms})")
+        return f"(lambda {own}: {total})({first} + {self.jnp}.arange({rows}))"
+
+    def _of_own_rows(self) -> tuple[str, int, str]:
+        """A name for the rows of this device, the axis that they are along, and how many they are."""
+        shared = int(self.given.get("axis", "0"))
+        return self.free("own"), shared, f"{self.x}.shape[{shared}]"
+
     def _scatter_add(self) -> str:
         return self._updates("add")
 
@@ -364,7 +395,10 @@ def reduction(text: str, called: str) -> Reduction | None:
         return None
     parameters = PARAMETERS.get(name, ())
     names = [*parameters[: len(positional)]]
-    names += [{"a": "x", "m": "x", "correction": "ddof"}.get(k.arg or "", k.arg or "") for k in call.keywords]
+    names += [
+        {"a": "x", "m": "x", "v": "x", "correction": "ddof"}.get(k.arg or "", k.arg or "")
+        for k in call.keywords
+    ]
     nodes = [*positional, *(keyword.value for keyword in call.keywords)]
     if len(positional) > len(parameters) or len(set(names)) < len(names):
         return None

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 
-from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
+from jax_pmap.emit.decomposed import DIAGONALS, TOGETHER, UPDATES, reduction
 from jax_pmap.emit.names import USUAL, Words
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
@@ -164,6 +164,8 @@ class Editor(cst.CSTTransformer):
         """Source of a collective over the axis of the batch, or over others; or of a division by its size."""
         if op == DIVIDE:
             return f"{value} / {self.collective('psum', '1', along)}"
+        if op == "axis_index":
+            return f"{self.jax}.lax.axis_index(axis_name={self.axes(along)})"
         if constant:
             value = f"{self.jax}.lax.stop_gradient({value})"
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
@@ -390,8 +392,9 @@ class Editor(cst.CSTTransformer):
         if found.updates_made:
             changed["x"] = self.updated_array(after[found.order["x"]])
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
+        axis = {"axis": str(sync.axis)} if found.name in DIAGONALS else {}
         collective = functools.partial(self.collective, along=sync.along)
-        made = cst.parse_expression(found.written(collective, self.numpy(), self.jax, named))
+        made = cst.parse_expression(found.written(collective, self.numpy(), self.jax, named | axis))
         made = made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[assignment]
         # The call was one operand, whatever stood around it.
         bare = not isinstance(made, cst.BinaryOperation) or self.body.is_member(original)

@@ -20,6 +20,8 @@ NEARLY_ALL = 0.99
 MOST_IN_SHARES = 0.75
 #: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
 HALF = 0.5
+#: From here on another way is looked for in which devices go on with their part of what was gathered.
+QUARTER = 0.25
 
 
 def depends_on_batch(observation: Observation, target: Target) -> bool:

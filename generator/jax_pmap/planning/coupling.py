@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jax_pmap.emit.decomposed import UPDATES, reduction
+from jax_pmap.emit.decomposed import DIAGONALS, UPDATES, reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
 from jax_pmap.problems import error_line, error_span, shown_file
@@ -87,6 +87,7 @@ def way_out(text: str, called: str) -> str:
     if not called and (bound := re.match(r"(?:functools\.)?partial\(\s*([\w.]+)", text)):
         called = bound[1]
     found = reduction(text, called)
+    found = None if found is not None and found.name in DIAGONALS else found
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
     if found is not None and found.name in UPDATES.values():
         # Summing it apart from the table was tried.

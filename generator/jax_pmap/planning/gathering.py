@@ -12,7 +12,7 @@ import enum
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
+from jax_pmap.emit.decomposed import BY_ROW, DIAGONALS, TOGETHER, UPDATES, reduction
 from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.model import FOLD, OWN_SHARE, Sync
 from jax_pmap.planning.events import Event, Rescue, State, in_groups
@@ -181,14 +181,29 @@ class Gathering:
             if found is None:
                 continue
             # Narrow floats would be rounded between the means; what is added to a table is rounded as it is.
-            arrays = events[culprit.point].arrays
+            arrays, sent = events[culprit.point].arrays, TOGETHER[found.name]
             kept = ("int", "uint", "float", "bfloat") if found.name in UPDATES.values() else ()
-            if any(not leaf["dtype"].startswith(("float32", "float64", *kept)) for leaf in arrays):
+            if sent and any(not leaf["dtype"].startswith(("float32", "float64", *kept)) for leaf in arrays):
                 continue
-            size = TOGETHER[found.name] * self.table.bytes_of(arrays)
-            sync = Sync(found.name, culprit.text, "wrap", culprit.span, bytes=size)
+            (axis, shape), *others = self._shares_in(culprit, events) or [(0, ())]
+            of_pairs = not others and len(shape) == 2 and shape[0] == shape[1]
+            if found.name in DIAGONALS and not of_pairs:
+                continue
+            size = sent * self.table.bytes_of(arrays)
+            if found.name in BY_ROW and shape:
+                size //= max(shape[axis], 1)  # One row for all of them.
+            along = axis if found.name in DIAGONALS else 0
+            sync = Sync(found.name, culprit.text, "wrap", culprit.span, axis=along, bytes=size)
             added |= state.add(sync, culprit.point)
         return added
+
+    def _shares_in(self, call: Expression, events: Mapping[int, Event]) -> list[tuple[int, Sequence[int]]]:
+        """The axis along which each operand of a call is a share, and its shape."""
+        seen = [
+            events[each.point] for each in self.table.children.get(call.point, ()) if each.point in events
+        ]
+        axes = [(sharded(event), event) for event in seen if len(event.leaves) == 1]
+        return [(axis, event.leaves[0]["shape"]) for axis, event in axes if axis is not None]
 
     def end_trial(self, state: State, events: Sequence[Event] | None) -> bool:
         """Take back the one operand that was gathered if that does not leave the result a share."""

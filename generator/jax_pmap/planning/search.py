@@ -21,6 +21,7 @@ from jax_pmap.planning.benefit import (
     HALF,
     MOST_IN_SHARES,
     MOST_OF_IT,
+    QUARTER,
     depends_on_batch,
     gathered_in_vain,
     gathers_all,
@@ -652,7 +653,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
             if isinstance(outcome, Confirmed) and not in_vain(outcome.observation, case.target.facts):
                 # Numbers for all pairs are no less to send than what they are made of.
                 fewer = cost(other.observation)[2] <= cost(outcome.observation)[2]
-                most = HALF if fewer else 0.0
+                most = min(HALF, (outcome.observation.share or 0.0) / 2) if fewer else 0.0
             if (other.observation.share or 0.0) <= most:
                 outcome = other
             elif isinstance(outcome, Refusal) and not entangled:
@@ -708,7 +709,7 @@ def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
     """Whether examples depend on each other in a way that is not, or hardly, worked out in parallel."""
     if isinstance(outcome, Refusal):
         return outcome.code in COUPLED and not outcome.final
-    much = is_gathered(outcome.observation) and (outcome.observation.share or 0.0) > HALF
+    much = is_gathered(outcome.observation) and (outcome.observation.share or 0.0) > QUARTER
     return much or in_vain(outcome.observation, target.facts)
 
 

@@ -68,6 +68,8 @@ _WIRE = {
     "var": ("all-reduce", "the variance over the whole batch, as two means over all devices"),
     "std": ("all-reduce", "the deviation over the whole batch, as two means over all devices"),
     "norm": ("all-reduce", "the norm over the whole batch, as a sum over all devices"),
+    "trace": ("all-reduce", "every device gets the sum over all devices of what is on the diagonal"),
+    **dict.fromkeys(("diag", "diagonal"), ("", "each device reads what its own rows have on the diagonal")),
     "all_gather": ("all-gather", "every device gets the shares of all devices"),
     "gather_parts": ("all-gather", "every device gets the parts of all devices"),
     "psum_scatter": ("reduce-scatter", "every device gets its part of the sum over all devices"),

@@ -1297,6 +1297,18 @@ def _broadcast(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
     return None if shape is None else _spread_product(t, node, shape, dtype)
 
 
+def _iota(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    """Positions along one of several axes are those along one alone, spread: ``arange(n)[:, None]``."""
+    if shape is None or len(shape) < 2:
+        return None
+    given = dict(params)
+    axis = given["dimension"]
+    sizes = (shape[axis],)
+    alone = t.apply("iota", tuple({**given, "dimension": 0, "shape": sizes}.items()), (), sizes, dtype)
+    single = tuple(size if each == axis else 1 for each, size in enumerate(shape))
+    return t.spread(t.apply("reshape", (), (alone,), single, dtype), shape)
+
+
 def _transpose(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
     order = tuple(dict(params)["permutation"])
     node = t[operands[0]]
@@ -1497,6 +1509,7 @@ NORMAL: dict[str, Normal] = {
     "squeeze": _reshape,
     "expand_dims": _reshape,
     "broadcast_in_dim": _broadcast,
+    "iota": _iota,
     "transpose": _transpose,
     "reduce_sum": _reduce_sum,
     "select_n": _select,
