@@ -1604,3 +1604,45 @@ def test_what_partial_makes_of_a_function_under_its_name_is_not_that_function(sh
     # Compiled, it computes what it did.
     made = shared.run("gen", "again.py::compiled", *given, "--no-run")
     assert made.exit_code == 0, made.stderr
+
+
+def test_the_project_is_not_searched_for_what_calls_lead_to(project, monkeypatch):
+    # What else a name may mean is a hint to people, and takes seconds in a project of thousands of files.
+    def searched(*_):
+        raise AssertionError("all files of the project are read")
+
+    monkeypatch.setattr("jax_pmap.locating.project.Project.candidates", searched)
+    project.write("lines/__init__.py", "from lines.lines import *\n")
+    project.write(
+        "lines/lines.py",
+        """
+        import jax.numpy as jnp
+
+
+        class Line:
+            def loss(self, w, x):
+                return jnp.mean((x @ w - 1) ** 2)
+        """,
+    )
+    project.write(
+        "train.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+        from lines import Line
+
+        line = Line()
+
+
+        def step(w, x):
+            value, grads = jax.value_and_grad(line.loss)(w, x)
+            return w - 0.1 * grads, value
+
+
+        def inputs():
+            return jnp.ones(3), jnp.arange(72.0).reshape(24, 3) / 72
+        """,
+    )
+    result = project.run("gen", "train.py::step", "--inputs", "train.py::inputs")
+    assert result.exit_code == 0, result.stderr

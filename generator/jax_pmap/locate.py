@@ -45,6 +45,7 @@ def locate(
     instead: tuple[Path, str] | None = None,
     *,
     mapped: bool = False,
+    hints: bool = True,
 ) -> Source:
     """Find the function that `target` names, as seen from `directory`.
 
@@ -53,12 +54,13 @@ def locate(
         directory: where relative paths start from.
         instead: a file, and the text it is taken to have in place of what is on the disk.
         mapped: whether a name of what `jax.pmap` or `shard_map` made of a function stands for that function.
+        hints: whether a refusal says what else may be meant, for which the project is searched.
 
     Raises:
         RefusalError: JP001 no such file or module, JP002 no such function, JP003 several, JP004 not a
             function, JP005 the file does not parse.
     """
-    return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
+    return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped, hints=hints).run()
 
 
 def as_others_import(source: Source, request: Request) -> Source:
@@ -77,22 +79,22 @@ def as_others_import(source: Source, request: Request) -> Source:
     return source if known is None else dataclasses.replace(source, module=known[0], root=known[1])
 
 
-def locate_object(target: str, directory: Path) -> Source:
+def locate_object(target: str, directory: Path, *, hints: bool = True) -> Source:
     """Find what `target` names where it may be any object: a function, or a variable that holds one.
 
     Raises:
         RefusalError: as `locate` does.
     """
-    return _Search(target.strip(), directory.absolute(), any_object=True).run()
+    return _Search(target.strip(), directory.absolute(), any_object=True, hints=hints).run()
 
 
-def locate_class(target: str, directory: Path) -> Source:
+def locate_class(target: str, directory: Path, *, hints: bool = True) -> Source:
     """Find the class that `target` names.
 
     Raises:
         RefusalError: as `locate` does.
     """
-    return _Search(target.strip(), directory.absolute(), any_object=True, classes=True).run()
+    return _Search(target.strip(), directory.absolute(), any_object=True, classes=True, hints=hints).run()
 
 
 def object_span(source: Source) -> Span | None:
@@ -154,11 +156,12 @@ class _Search:
         classes: bool = False,
         instead: tuple[Path, str] | None = None,
         mapped: bool = False,
+        hints: bool = True,
     ) -> None:
         self.target = target
         #: Whether a variable or an import will do, and whether a class.
         self.any_object, self.classes = any_object, classes
-        self.project = Project(directory, instead)
+        self.project = Project(directory, instead, hints=hints)
         self.bindings = Bindings(self.project, mapped=mapped)
         self.others = Others(self.project, self.bindings)
 

@@ -681,7 +681,7 @@ class CallGraph:
         for folder in folders_with(reference.partition(".")[0].partition(":")[0], source):
             for locating in (locate, locate_object, locate_class):
                 try:
-                    found = locating(reference, folder)
+                    found = locating(reference, folder, hints=False)
                 except RefusalError:
                     continue
                 bound = found.binding if locating is locate else None

@@ -53,9 +53,13 @@ class File:
 class Project:
     """The files that a target is looked up in, as seen from the folder the user is in."""
 
-    def __init__(self, directory: Path, instead: tuple[Path, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, instead: tuple[Path, str] | None = None, *, hints: bool = True
+    ) -> None:
         self.directory = directory
         self.instead = instead
+        #: Whether all files are searched for what else may be meant.
+        self.hints = hints
         self.root = project_root(directory)
 
     def shown(self, path: Path) -> str:
@@ -152,14 +156,14 @@ class Project:
     def elsewhere(self, folder: Path, qualname: str) -> list[Candidate]:
         """Candidates for a hint, where a folder too large to search has none."""
         try:
-            return self.candidates(folder, qualname)
+            return self.candidates(folder, qualname) if self.hints else []
         except (RefusalError, sources.TooManyFilesError):
             return []
 
     def python_files(self) -> Iterator[Path]:
         """Files of the project for a hint: as many as there is time for."""
         with contextlib.suppress(sources.TooManyFilesError):
-            yield from sources.python_files(self.root)
+            yield from sources.python_files(self.root) if self.hints else ()
 
     def name_elsewhere(self, source: Source) -> tuple[str, Path] | None:
         """What all other files import the file of a source as, if one thing, and the folder this starts from.
