@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import jax
 import pytest
 from project import simulated
 
@@ -1087,3 +1088,78 @@ def test_a_call_that_is_given_the_name_of_the_axis_in_place_can_be_taken_back(pr
     text = path.read_text()
     assert "jnp.mean(jnp.tanh(x @ w)), axis_name=AXIS)" in text
     assert f"# {ADDED}" in text
+
+
+# --- what is around the emitted code ------------------------------------------------------
+
+
+def test_a_class_that_looks_at_the_shapes_of_its_arrays_is_told_of_another_form(project):
+    project.write(
+        "dataset.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        @jax.tree_util.register_pytree_node_class
+        class Dataset:
+            def __init__(self, x, y):
+                if getattr(x, "ndim", 2) != 2:
+                    raise ValueError(f"x has {x.ndim} axes, and should have 2")
+                self.x, self.y = x, y
+
+            def tree_flatten(self):
+                return (self.x, self.y), None
+
+            @classmethod
+            def tree_unflatten(cls, _, children):
+                return cls(*children)
+
+
+        def loss(w, data):
+            return jnp.mean((data.x @ w - data.y) ** 2)
+
+
+        def inputs():
+            return jnp.ones(3), Dataset(jnp.arange(72.0).reshape(24, 3) / 72, jnp.arange(24.0))
+        """,
+    )
+    words = ("gen", "dataset.py::loss", "--inputs", "dataset.py::inputs")
+    says = ("x has 3 axes", "looks at the shapes of its arrays", "Try --backend shard_map")
+    project.refused("JP045", *words, says=says, exit_code=1)
+    result = project.run(*words, "--backend", "shard_map")
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="this jax sets no mesh for all code")
+@pytest.mark.parametrize("backend", ["pmap", "jit"])
+def test_a_mesh_that_a_package_sets_for_all_code_is_named(project, backend):
+    project.write(
+        "physics.py",
+        """
+        import jax
+        import numpy as np
+
+        jax.set_mesh(jax.sharding.Mesh(np.array(jax.devices()), ("S",)))
+        """,
+    )
+    project.write(
+        "energy.py",
+        """
+        import jax.numpy as jnp
+
+        import physics
+
+
+        def energy(w, x):
+            return jnp.mean(jnp.tanh(x @ w))
+
+
+        def inputs():
+            return jnp.ones(3), jnp.arange(72.0).reshape(24, 3) / 72
+        """,
+    )
+    words = ("gen", "energy.py::energy", "--inputs", "energy.py::inputs", "--backend", backend)
+    says = ("context mesh", "sets a mesh for all that follows", "with jax.set_mesh(mesh):")
+    refused = project.refused("JP045", *words, says=says, exit_code=1)
+    assert "bug of jax-pmap" not in refused.words

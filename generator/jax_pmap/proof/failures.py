@@ -14,6 +14,8 @@ from jax_pmap.worker import protocol
 
 #: The way out where a batch that is cut to fit the devices is another thing to the function.
 ROUND_BATCH = "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8"
+#: What jax speaks of where code that has a mesh of its own is called under another that is set.
+OTHER_MESH = "context mesh"
 
 
 def failure(
@@ -55,8 +57,7 @@ def failure(
     if found.error is not None:
         reason = f"the emitted code fails {where}: {error_line(found.error)}"
         details = error_details(found.error)
-        if found.error.type == "NotImplementedError":
-            hint = ROUND_BATCH
+        hint = way_out(found.error) or hint
     elif found.what == "replicas":
         reason = f"{output} is planned as replicated, but {where} {found.why}"
     elif found.what == "deleted":
@@ -79,6 +80,25 @@ def failure(
     else:
         reason = f"{output} has another {found.what} {where}: {found.got}, the original's is {found.want}"
     return Refusal("JP045", reason, hint, span, details)
+
+
+def way_out(error: protocol.Raised) -> str:
+    """What to do of an exception that emitted code raises and the original does not; "" where unknown."""
+    if error.type == "NotImplementedError":
+        return ROUND_BATCH
+    if OTHER_MESH in error.message:
+        return (
+            "The program sets a mesh for all that follows, or a package that it imports does "
+            "(`jax.set_mesh`), and code for several devices runs under none but its own. Set it only around "
+            "what needs it, `with jax.set_mesh(mesh):`, or turn it off by an option of the package"
+        )
+    names = [name for _, _, name in error.frames]
+    if "shard" in names[:-1]:
+        return (
+            "An argument is an object of a class that looks at the shapes of its arrays, and pmap wants them "
+            "with an axis of devices in front. Try --backend shard_map, which takes them as they are"
+        )
+    return ""
 
 
 def reached_by_some(refusal: Refusal, code: str) -> Refusal:

@@ -22,6 +22,7 @@ from jax_pmap.proof.failures import (
     reached_by_some,
     too_few,
     uneven,
+    way_out,
 )
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
@@ -368,8 +369,9 @@ class _Proof:
         refusal = failure(check, found, target.facts.span, statics)
         if found.error is not None and UNSEEN in found.error.message:
             return RefusalError(reached_by_some(refusal, found.error.message.split(UNSEEN)[0].strip()))
-        # Which keys are one is not derived.
-        return RefusalError(disagreeing(refusal) if derived.complete and found.what != "keys" else refusal)
+        # Which keys are one is not derived, and nothing of what is around the code.
+        known = found.what == "keys" or (found.error is not None and bool(way_out(found.error)))
+        return RefusalError(disagreeing(refusal) if derived.complete and not known else refusal)
 
     def evidence(self, derived: Sequence[_Derived], answers: Sequence[protocol.Checks | None]) -> Evidence:
         """Both witnesses, as evidence."""
