@@ -1899,3 +1899,30 @@ def test_batches_with_an_array_of_no_columns_are_split_and_changed(shared: Proje
     assert result.exit_code == 0, result.stderr
     # Where everything is derived, the inputs are not changed.
     assert "not derived for all inputs" in result.words
+
+
+def test_integers_are_no_parameters_whatever_they_are_called(project):
+    # Samples of a lattice are spins, of -1 and 1, and called by the letter of a standard deviation.
+    project.write(
+        "spins.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def energy(parameters, table, sigma):
+            sigma = sigma.reshape(-1, sigma.shape[-1])
+            bonds, pull = jax.vjp(lambda w: jnp.einsum("bi,ij,bj->b", sigma, w, sigma), parameters)
+            local = jnp.sum(table["fields"] * sigma, axis=-1) + bonds
+            mean = jnp.mean(local)
+            return mean, pull((local - mean) / local.size)[0]
+
+
+        def inputs():
+            sigma = 2 * jax.random.bernoulli(jax.random.key(0), 0.5, (24, 10, 9)).astype(jnp.int8) - 1
+            return jnp.eye(9), {"fields": jnp.ones(9), "bonds": jnp.ones((10, 9), bool)}, sigma
+        """,
+    )
+    result = project.run("gen", "spins.py::energy", "--inputs", "spins.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert "sigma batch axis 0" in result.words

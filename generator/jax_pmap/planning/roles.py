@@ -337,10 +337,14 @@ class RoleFinder:
             elif self._is_copy(name, rows):
                 # A `target` may be labels, and a network that is followed slowly.
                 data = 0.1
-            elif names_state(name) and not (
-                # A bias has one dimension.
-                name.lower().rstrip("0123456789") == "b"
-                and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
+            elif (
+                names_state(name)
+                and not are_integers(argument)
+                and not (
+                    # A bias has one dimension.
+                    name.lower().rstrip("0123456789") == "b"
+                    and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
+                )
             ):
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
                 returned = name in self.facts.returned_names
@@ -764,6 +768,12 @@ def holds_state(argument: Described) -> bool:
     """Whether an argument is made like a state or a model: it has parts called ``params`` or ``kernel``."""
     parts = {part for leaf in argument["leaves"] for part in re.findall(r"\w+", leaf["path"])[1:]}
     return not parts.isdisjoint(PARTS_OF_STATE)
+
+
+def are_integers(argument: Described) -> bool:
+    """Whether an argument has integers or truth values alone: spins and boards do, parameters do not."""
+    arrays = [leaf for leaf in argument["leaves"] if leaf["category"] == "array" and leaf["shape"]]
+    return bool(arrays) and all(leaf["dtype"].startswith(("int", "uint", "bool")) for leaf in arrays)
 
 
 def has_rows(argument: Described) -> bool:
