@@ -973,3 +973,40 @@ def test_a_method_of_an_object_that_cannot_be_hashed(project):
     assert made.exit_code == 0, made.stderr
     assert run() == pytest.approx(before, rel=1e-5)
     assert project.run("check", "trainer.py").exit_code == 0
+
+
+#: As the examples of Equinox are written: the loss has its gradient as a decorator, and draws its own noise.
+NOISY = """
+import jax
+import jax.numpy as jnp
+
+
+def main():
+    @jax.value_and_grad
+    def loss(w, x, key):
+        x = x + 0.1 * jax.random.normal(key, x.shape)
+        return jnp.mean((x @ w - 1.0) ** 2)
+
+    @jax.jit
+    def step(w, x, key):
+        value, grads = loss(w, x, key)
+        return w - 0.1 * grads, value
+
+    w = jnp.ones(3)
+    for seed in range(3):
+        w, value = step(w, jax.random.normal(jax.random.key(seed), (24, 3)), jax.random.key(seed))
+    print(value)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_nested_loss_with_its_gradient_as_a_decorator(project):
+    path = project.write("noisy.py", NOISY)
+    made = project.run("gen", "noisy.py::main.step", "--run", "python noisy.py", "--in-place")
+    assert made.exit_code == 0, made.stderr
+    assert "@jax.value_and_grad\n    def p_loss(" in path.read_text()
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=simulated(8))
+    assert done.returncode == 0, done.stderr

@@ -44,6 +44,7 @@ from jax_pmap.emit.unit import (
 from jax_pmap.emit.weave import name_node, renamed, source_of, with_first, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
+from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import DEFINITIONS, find, statements
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
@@ -376,7 +377,9 @@ class _File:
         # Of a file that is loaded in part, what the function itself does not need may be missing.
         modules = dict.fromkeys([*imports, *self.names.used(pieces, unit.names)])
         definitions = [*future, *modules, "\n".join(helpers), *copies, function]
-        enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
+        enclosed = tuple(
+            "\n".join([*decorated(other.facts), other.body.text.text]) for other, _ in own if _enclosed(other)
+        )
         enclosed += tuple(
             f"{called.rpartition('.')[0]} = {substitute.made.rpartition('.')[0]}"
             for called, substitute in renames.items()
