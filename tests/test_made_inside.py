@@ -321,3 +321,46 @@ def test_explicit_mode_divides_nothing_that_is_made_inside(made: Project) -> Non
     asked = ("gen", "made.py::clamped", "--inputs", "made.py::for_clamped", "--backend", "jit", "--explicit")
     says = ("explicit mode has no safe way to divide it", "Leave out --explicit")
     made.refused("JP046", *asked, says=says, exit_code=1)
+
+
+def test_a_size_that_is_read_of_what_is_divided_begins_nothing(project: Project) -> None:
+    """The loss splits a key into as many as its rows: divided rows are fewer, and the keys with them."""
+    project.write(
+        "loaded.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+        DATA = jnp.sin(jnp.arange(768.0)).reshape(256, 3)
+
+
+        def rows(number):
+            order = jax.random.permutation(jax.random.key(3), 256)
+            return DATA[jax.lax.dynamic_slice_in_dim(order, 48 * number, 48)]
+
+
+        def loss(w, x, key):
+            size, _ = x.shape
+            keys = jax.random.split(key, size)
+
+            def one(x, key):
+                x = x + 0.1 * jax.random.normal(key, x.shape)
+                for _ in range(40):
+                    x = jnp.tanh(jnp.outer(x, w) @ x)
+                return x.sum()
+
+            return jnp.mean(jax.vmap(one)(x, keys) ** 2)
+
+
+        def step(w, number, key):
+            value, grads = jax.value_and_grad(loss)(w, rows(number), key)
+            return w - 0.1 * grads, value
+
+
+        def inputs():
+            return jnp.ones(3), jnp.int32(2), jax.random.key(0)
+        """,
+    )
+    result = project.run("gen", "loaded.py::step", "--inputs", "loaded.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert "own_share(rows(number))" in result.stdout

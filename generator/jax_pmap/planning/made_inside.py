@@ -342,10 +342,7 @@ class _Made:
     def _parts(self, point: int) -> Iterator[int]:
         """Points of what an expression is made of: of its parts, and of the names that it reads anywhere."""
         whole = self.expressions[point]
-        for each in self.expressions.values():
-            within = inside(place(each.span), place(whole.span)) and each.span.file == whole.span.file
-            if within and each.point != point:
-                yield each.point
+        yield from self._within(point)
         names: set[str] = set()
         new = {*re.findall(r"[^\W\d]\w*", whole.text)}
         while new:
@@ -362,7 +359,21 @@ class _Made:
         for name in names:
             binding = [(s, p) for s in own.statements.values() for each, p in s.names if each == name]
             seen = [(s, p) for s, p in binding if s.scope in scopes and s.index != here.index]
-            yield from (point for statement, point in seen if not _is_bound_anew(here, statement, seen, own))
+            for statement, point in seen:
+                if not _is_bound_anew(here, statement, seen, own):
+                    yield point
+                    value = statement.value
+                    if value in self.expressions and value in self.first and not self.first[value].arrays:
+                        # Of ``n = x.shape[0]`` the rows are those of `x`.
+                        yield from self._within(value)
+
+    def _within(self, point: int) -> Iterator[int]:
+        """Points of the parts of an expression."""
+        whole = self.expressions[point]
+        for each in self.expressions.values():
+            within = inside(place(each.span), place(whole.span)) and each.span.file == whole.span.file
+            if within and each.point != point:
+                yield each.point
 
     def _sync(self, point: int, axis: int) -> Sync:
         expression, leaves = self.expressions[point], self.first[point].leaves
