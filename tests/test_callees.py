@@ -1646,3 +1646,29 @@ def test_the_project_is_not_searched_for_what_calls_lead_to(project, monkeypatch
     )
     result = project.run("gen", "train.py::step", "--inputs", "train.py::inputs")
     assert result.exit_code == 0, result.stderr
+
+
+def test_a_lambda_with_a_name_is_told_to_be_written_with_def(project):
+    code = """
+        import jax
+        import jax.numpy as jnp
+
+        {objective}
+
+
+        def step(w, x):
+            value, grads = jax.value_and_grad(lambda w: objective(w, x))(w)
+            return w - 0.1 * grads, value
+
+
+        def inputs():
+            return jnp.ones(3), jnp.arange(72.0).reshape(24, 3) / 72
+        """
+    words = ("gen", "ratio.py::step", "--inputs", "ratio.py::inputs")
+    ratio = "jnp.sum((x @ w) ** 2) / jnp.sum(jnp.abs(x))"
+    project.write("ratio.py", code.format(objective=f"objective = lambda w, x: {ratio}"))
+    says = ("`objective(w, x)` couples", "a lambda (ratio.py:4); written with `def` it could be copied")
+    project.refused("JP067", *words, says=says, exit_code=1)
+    project.write("ratio.py", code.format(objective=f"def objective(w, x): return {ratio}"))
+    result = project.run(*words)
+    assert result.exit_code == 0, result.stderr

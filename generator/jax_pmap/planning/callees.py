@@ -362,5 +362,7 @@ def reason(found: Sequence[protocol.Callee], directory: Path) -> str:
         where = shown(each, directory)
         if where:
             name = each.qualname.replace(".<locals>", "")
+            if name.endswith("<lambda>"):
+                return f"it is a lambda ({where}); written with `def` it could be copied"
             return f"it is `{name}` ({where}), which no module or class holds under that name"
     return ""
