@@ -1055,6 +1055,103 @@ def test_what_is_called_for_what_it_does_changes_what_it_is_given(
         assert made.exit_code == 0, made.stderr
 
 
+IN_HELPERS = """
+import jax.numpy as jnp
+import numpy as np
+
+TAPS = jnp.array([1.0, 3.0, 1.0])
+
+
+class Blur:
+    gain = 2.0
+
+    def __init__(self, taps, count):
+        self.taps, self.count = taps, count
+
+    def __call__(self, x):
+        return self.gain * jnp.mean(x * normalized(self.taps)) + plus_one(self.count) + plus_one(self.gain)
+
+
+def normalized(taps):
+    taps /= sum(taps)
+    return taps
+
+
+def plus_one(n):
+    n += 1
+    return n
+
+
+jax_array, numpy_array = Blur(TAPS, 1), Blur(np.array([1.0, 3.0, 1.0]), 1)
+
+
+def of_jax(x):
+    return jax_array(x) + jnp.sum(normalized(TAPS))
+
+
+def of_numpy(x):
+    return numpy_array(x)
+
+
+def smooth(taps):
+    taps = jnp.array(taps)
+    taps /= taps.sum()
+    return taps
+
+
+class Smooth:
+    def __init__(self, taps):
+        self.taps = taps
+
+    def __call__(self, x):
+        return jnp.mean(x * smooth(self.taps))
+
+
+tuple_ = Smooth((1.0, 3.0, 1.0))
+
+
+def of_tuple(x):
+    return tuple_(x)
+
+
+def longer(taps):
+    taps += [1.0]
+    return jnp.array(taps)
+
+
+class Longer:
+    def __init__(self, taps):
+        self.taps = taps
+
+    def __call__(self, x):
+        return jnp.sum(x) * longer(self.taps[1]).sum()
+
+
+nested = Longer((1.0, [3.0]))
+
+
+def of_list_in_tuple(x):
+    return nested(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("of_jax", False), ("of_tuple", False), ("of_numpy", True), ("of_list_in_tuple", True)],
+)
+def test_arithmetic_in_place_on_what_cannot_change_changes_nothing(
+    shared: Project, name: str, *, refused: bool
+) -> None:
+    """``taps /= total`` in a helper makes another number, tuple or jax array, and changes a NumPy array."""
+    shared.write("in_helpers.py", IN_HELPERS)
+    args = ("gen", f"in_helpers.py::{name}", "--arg", "x=f32[24,3]", "--no-run")
+    if refused:
+        shared.refused("JP062", *args, says=["reads `self.taps` anew"], exit_code=1)
+    else:
+        made = shared.run(*args)
+        assert made.exit_code == 0, made.stderr
+
+
 IN_MAIN = """
 import jax.numpy as jnp
 

@@ -18,6 +18,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import numpy as np
 
 from .functions import enclosed, unwrapped
@@ -534,6 +535,8 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
             found = [
                 each for each in found if isinstance(getattr(each, "__dict__", {}).get(name), CONTAINERS)
             ]
+        if use.inside:
+            found = [each for each in found if not _is_fixed(_followed(each, use.attributes))]
         places = [place for value in found for place in _on_the_way(value, use)]
         # What a property returns is found by no name.
         followed = found and all(_leads_on(value, use) for value in found if _has(value, name))
@@ -550,7 +553,7 @@ def _places(use: Use, spaces: Spaces, objects: Sequence[Any]) -> list[Place]:
     if use.inside and use.is_free:
         return named
     if use.inside:
-        return content if len(values) == len(names) and not isinstance(values[-1], FIXED) else []
+        return content if len(values) == len(names) and not _is_fixed(values[-1]) else []
     if len(named) < len(names):
         return _of_unknown(use, objects)
     return named if len(names) == 1 else _of_attribute(use, *named[-1])
@@ -591,6 +594,20 @@ def _on_the_way(value: Any, use: Use) -> Iterator[Place]:
         for holder in _lookup(value, name, use):
             yield from _of_attribute(use, id(holder), name)
         value = getattr(value, "__dict__", {}).get(name)
+
+
+def _followed(value: Any, attributes: Iterable[str]) -> Any:
+    """What plain attributes of a value lead to, or the property that one of them is."""
+    for name in attributes:
+        value = inspect.getattr_static(value, name, _NOTHING)
+    return value
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether nothing can be changed in a value: ``x /= 2`` of a function that is given it makes another."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_fixed, value))
+    return isinstance(value, (*FIXED, jax.Array))
 
 
 def _leads_on(value: Any, use: Use) -> bool:
@@ -685,7 +702,8 @@ class HandedOn:
             return self._by_name.get((change.scope.path, change.scope.function, name), ())
         # A global may have another name where it is given.
         values = _values(change, self._spaces)[-1:] if change.inside else []
-        return [each for value in values for each in self._by_value.get(id(value), ())]
+        changed = [value for value in values if not _is_fixed(value)]
+        return [each for value in changed for each in self._by_value.get(id(value), ())]
 
 
 def _kept_elsewhere(change: Use, given: HandedOn, objects: Sequence[Any]) -> Iterator[Place]:
