@@ -659,6 +659,88 @@ def test_what_a_helper_changes_in_place_is_made_whole_in_it(project, name, input
     assert "all_gather" not in code
 
 
+METRICS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx, struct
+
+    def masked_mean(x, mask):
+        return jnp.sum(x * mask) / jnp.sum(mask)
+
+    def regression(model, batch):
+        error, mask = model(batch["x"])[:, 0] - batch["y"], batch["mask"]
+        out = {f"moment{k}": jnp.sum(jnp.abs(error) ** k * mask) for k in range(1, 17)}
+        out |= {"largest": jnp.max(error), "smallest": jnp.min(error), "longest": jnp.max(mask)}
+        out |= {"total": jnp.sum(error**2 * mask), "count": jnp.sum(mask)}
+        return out | {"mean": masked_mean(error, mask)}
+
+    @struct.dataclass
+    class Loss:
+        total: jax.Array
+        count: jax.Array
+        metrics: dict
+
+        def mean(self):
+            return self.total / jnp.maximum(self.count, 1.0)
+
+    def fit(model, optimizer, batch):
+        def objective(model):
+            out = regression(model, batch)
+            return out["total"], Loss(out["total"], out["count"], out)
+
+        (_, loss), grads = nnx.value_and_grad(objective, has_aux=True)(model)
+        grads = jax.tree.map(lambda g: g / loss.count, grads)
+        optimizer.update(model, grads)
+        return loss.mean(), loss
+
+    def step(model, optimizer, batch):
+        return fit(model, optimizer, batch)
+
+    class Trainer:
+        def __init__(self, metrics):
+            self.metrics = metrics
+
+        def fit(self, model, optimizer, batch):
+            @functools.wraps(self.metrics)
+            def objective(model, *args):
+                out = self.metrics(model, *args)
+                return out["total"], out
+
+            (_, out), grads = nnx.value_and_grad(objective, has_aux=True)(model, batch)
+            grads = jax.tree.map(lambda g: g / out["count"], grads)
+            optimizer.update(model, grads)
+            return out["total"] / out["count"], out
+
+    trainer = Trainer(regression)
+
+    def trained(model, optimizer, batch):
+        return trainer.fit(model, optimizer, batch)
+
+    def inputs(seed):
+        keys = jax.random.split(jax.random.key(seed), 3)
+        model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+        batch = {"x": jax.random.normal(keys[0], (24, 3)), "y": jax.random.normal(keys[1], (24,))}
+        batch["mask"] = jax.random.uniform(keys[2], (24,))
+        return model, nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param), batch
+"""
+
+
+def test_many_metrics_beside_a_loss_some_of_them_extremes_are_made_whole(project):
+    """A maximum that is differentiated along with the loss, and nothing but a metric, is a constant there."""
+    code = proved(project, METRICS, "trained")
+    assert "jax.lax.stop_gradient(out[\"largest\"])" in code
+
+
+def test_a_count_that_is_whole_is_not_summed_again(project):
+    """The metrics are made whole behind the gradients, and what these are divided by is one of them."""
+    code = proved(project, METRICS, "step")
+    assert "psum(loss.count" not in code
+    assert code.count("psum(g") == 1
+
+
 def test_a_function_under_a_decorator_that_runs_it_again_and_again_is_opened(project):
     pytest.importorskip("flax")
     code = proved(project, CHANGED_IN_HELPERS, "scanned_inside", inputs="batches")

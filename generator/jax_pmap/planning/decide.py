@@ -140,7 +140,7 @@ class Decider:
         if self.gathering.go_on(state, passed, all_seen):
             return None
         if state.fresh:
-            self._retreat(state, raised.type == "NotImplementedError")
+            self._retreat(state, raised)
             return None
         if self.mending.tests(state, passed, watched):
             return None
@@ -240,17 +240,36 @@ class Decider:
         state.grouped |= any(in_groups(leaf) for data in visible for leaf in data["leaves"])
         return [Event(data, gather_groups=state.gather_groups) for data in visible]
 
-    def _retreat(self, state: State, no_derivative: bool) -> None:
-        """The last collectives raised: try them one by one from now on, the first alone."""
-        first, *rest = state.fresh
-        for sync, _ in rest:
-            state.syncs.remove(sync)
-        if rest:
-            state.fresh = [first]
-        else:
+    def _retreat(self, state: State, raised: protocol.Raised) -> None:
+        """The last collectives raised: go on with half of them, or without the one that is left.
+
+        An error of jax about a derivative names what has none. In functions that the target calls, of which
+        some are differentiated, it becomes a constant: so is a maximum that is a metric beside the loss.
+        """
+        named = [
+            (sync, point)
+            for sync, point in state.fresh
+            if raised.type == "NotImplementedError"
+            and f"'{sync.op}'" in raised.message
+            and sync.op in EXTREMES
+            and not sync.constant
+            and self.table.owner[point].scope != self.table.body.scope.index
+        ]
+        for sync, point in named:
+            state.take_back(sync)
+            state.add(dataclasses.replace(sync, constant=True), point)
+        if named:
+            return
+        kept = state.fresh[: len(state.fresh) // 2]
+        if not kept:
+            first = state.fresh[0]
             state.take_back(first[0])
-            if no_derivative and first[0].op in EXTREMES and not first[0].constant:
+            if raised.type == "NotImplementedError" and first[0].op in EXTREMES and not first[0].constant:
                 state.without_derivative.append(first)
+        else:
+            for sync, _ in state.fresh[len(kept) :]:
+                state.syncs.remove(sync)
+            state.fresh = kept
 
     def _drop_useless(self, state: State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""

@@ -25,6 +25,7 @@ from jax_pmap.planning.callables import (
 )
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.decide import Observation
+from jax_pmap.planning.events import PARTIAL
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.identities import identities
@@ -433,11 +434,11 @@ def at_work(
     def idle(sync: Sync, observations: Sequence[Observation]) -> bool:
         point = observer.point_of(sync)
         seen = [each.idle[point] for each in observations if point is not None and point in each.idle]
-        return sync.op in ("pmean", "pmax", "pmin") and bool(seen) and all(seen)
+        return sync.op in PARTIAL and bool(seen) and all(seen)
 
     fewer = tuple(sync for sync in syncs if not idle(sync, observations))
     outcome = observer.observe(roles, {}, count, fewer) if fewer != syncs else None
-    if outcome is None or isinstance(outcome, Refusal):
+    if outcome is None or isinstance(outcome, Refusal) or len(outcome.syncs) > len(syncs):
         return syncs
     back = [sync for sync in outcome.syncs if idle(sync, [outcome])]
     for sync in back if len(back) > 1 else []:
