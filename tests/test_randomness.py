@@ -811,3 +811,29 @@ def test_draws_of_a_function_that_fails_on_what_divides_over_the_devices_are_non
     made = shared.run("gen", "replay.py::update", "--inputs", "replay.py::inputs", "--shard", "rows:1")
     assert made.exit_code == 0, made.stderr
     assert "noise = jax.random.fold_in" in made.stdout or "fold_in(noise" in made.stdout
+
+
+QUANTIZED = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def quantized(w, x, key):
+        rows = (x @ w).reshape(-1, 2)
+        chosen = jax.nn.softmax(rows + jax.random.gumbel(key, rows.shape))
+        fixed = jax.random.normal(jax.jit(jax.random.key)(7), (2,))
+        return jnp.mean(chosen @ fixed)
+
+
+    def inputs(seed):
+        x = jax.random.normal(jax.random.key(seed), (24, 12, 3))
+        return jnp.ones((3, 8)), x, jax.random.PRNGKey(seed)
+"""
+
+
+def test_draws_for_many_rows_of_each_example_beside_a_key_that_is_made_inside(shared):
+    """There are 48 for each example. Flax makes such a key whenever it is given one of plain numbers."""
+    shared.write("quantized.py", QUANTIZED)
+    made = shared.run("gen", "quantized.py::quantized", "--inputs", "quantized.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.count("fold_in") == 1

@@ -256,7 +256,8 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     strides = sum(1_000_003 * stride for _, stride in shares.strides)
     layouts = sum(int(7_368_787 * (times + 31 * groups)) for times, groups in shares.groups)
     number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
-    jax.config.update("jax_random_seed_offset", number + strides + layouts)
+    # It is added to seeds, which 32 bits hold.
+    jax.config.update("jax_random_seed_offset", (number + strides + layouts) % np.iinfo(np.int32).max)
     invert = jax.core.Tracer.__invert__
     #: What stands for a device's index along an axis, that index, and the axis: as it is, or counting down
     #: from the largest number.
