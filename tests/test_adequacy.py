@@ -677,3 +677,13 @@ def test_one_layer_by_itself_is_made_large(shared: Project) -> None:
         "clipped.py::inputs",
     )
     shared.refused("JP045", *words, says=("differs",), exit_code=1)
+
+
+def test_what_stands_for_infinity_is_no_label() -> None:
+    """`jnp.finfo(x.dtype).min`, by which maxima leave out what a mask hides, is a number of the function."""
+    random = np.random.default_rng(0)
+    changes = strengthen.changes([float(np.finfo(np.float32).min), 3.0], random, tame=False)
+    labels = np.arange(24, dtype=np.int32)
+    made = [np.asarray(change(labels, 0)) for change in (*changes["labels"], *changes["counters"])]
+    assert any(3 in labels for labels in made)
+    assert all(np.all(np.abs(labels) <= np.iinfo(np.int32).max) for labels in made)

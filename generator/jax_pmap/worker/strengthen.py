@@ -576,7 +576,9 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
     peaks = somewhere(0.15, 0.15, random, lambda leaf: np.asarray(leaf, np.float64) * 1e8, rows=True)
     infinite = [] if tame else [holes(np.inf, 0.7, -0.5, random), holes(np.inf, -0.5, 0.7, random)]
     written = [number for number in numbers if number]
-    whole = [int(n) for n in numbers if n == int(n) and not (tame and abs(n) > 1000)]
+    # `jnp.finfo(x.dtype).min`, for minus infinity, is a whole number too, and no integer holds it.
+    most = 1000 if tame else np.iinfo(np.int32).max
+    whole = [int(n) for n in numbers if n == int(n) and abs(n) <= most]
     negative: Change = lambda leaf, axis: -leaf  # noqa: E731
     rounded: Change = lambda leaf, axis: np.round(np.asarray(leaf, np.float64))  # noqa: E731
     floats: list[Change] = [*scales, negative, *map(around, written)]
