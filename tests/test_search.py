@@ -835,7 +835,7 @@ def test_what_is_taken_out_of_a_batch_that_a_map_hands_in(project: Project) -> N
         made = project.run("gen", f"f.py::{name}", "--inputs", "f.py::dicts")
         assert made.exit_code == 0, made.stderr
         assert "derived for all inputs and device counts" in made.stderr
-    says = ("`unmapped` changes its argument `batch` in place",)
+    says = ("`unmapped` changes its argument `batch` in place", "call it compiled, put `@jax.jit` on it")
     project.refused("JP049", "gen", "f.py::unmapped", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 

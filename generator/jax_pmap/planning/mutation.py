@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jax_pmap.emit.constants import is_compiled
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
+from jax_pmap.planning.as_called import COMPILED
 from jax_pmap.reading.target import Target
 from jax_pmap.worker.protocol import Mutated
 from jax_pmap.worker.scopes import names_in, root_name
@@ -90,7 +91,7 @@ def _check_written(target: Target, loaded: Loaded) -> None:
         return
     _check_outside(target, loaded)
     containers = {
-        a["name"]
+        a["name"]: a["tree"]["kind"]
         for a in loaded.described
         if isinstance(a["tree"], dict) and a["tree"]["kind"] in ("dict", "list")
     }
@@ -115,13 +116,14 @@ def _check_written(target: Target, loaded: Loaded) -> None:
         if not isinstance(node, ast.Name) or node.id not in containers:
             continue
         if isinstance(node.ctx, ast.Store):
-            containers.discard(node.id)
+            containers.pop(node.id)
         elif id(node) in changed:
             raise refused(
                 "JP049",
                 f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that "
                 "changes a copy",
-                f"Copy it first (`{node.id} = dict({node.id})`) and return what changed",
+                f"Copy it first (`{node.id} = {containers[node.id]}({node.id})`) and return what changed; "
+                f"{COMPILED}",
                 target.parsed.span(node),
             )
 
