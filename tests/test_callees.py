@@ -1672,3 +1672,49 @@ def test_a_lambda_with_a_name_is_told_to_be_written_with_def(project):
     project.write("ratio.py", code.format(objective=f"def objective(w, x): return {ratio}"))
     result = project.run(*words)
     assert result.exit_code == 0, result.stderr
+
+
+CLIPPED = """
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def rms(tree):
+    return jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(tree)) / 15)
+
+
+def clipped(tree, most):
+    norm = optax.global_norm(tree)
+    return jax.tree.map(lambda g: g / jnp.maximum(1.0, norm / most), tree), norm
+
+
+def fit(w, x, y):
+    def gradient(x, y):
+        return jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w["a"]) @ w["b"] - y) ** 2))(w)
+
+    loss, grad = gradient(x, y)
+    log = {"rms": rms(grad)}
+    grad, log["norm"] = clipped(grad, 1.0)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grad), loss, log
+
+
+def step(w, x, y):
+    return fit(w, x, y)
+
+
+def inputs(seed):
+    keys = jax.random.split(jax.random.key(seed), 2)
+    w = {"a": jnp.eye(3), "b": jnp.ones((3, 2))}
+    return w, jax.random.normal(keys[0], (24, 3)), jax.random.normal(keys[1], (24, 2))
+"""
+
+
+def test_gradients_that_are_clipped_under_the_same_name_are_averaged_where_they_are_taken(
+    shared: Project,
+) -> None:
+    """They are read twice, ahead of the name's next value: each time, they were averaged."""
+    shared.write("clipped_again.py", CLIPPED)
+    made = shared.run("gen", "clipped_again.py::step", "--inputs", "clipped_again.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.count("jax.lax.pmean(grad") == 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jax_pmap.emit.places import Expression, Statement
+from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.model import DIVIDE, Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above, largest_parts
 from jax_pmap.planning.syncs import Placer
@@ -116,6 +117,10 @@ class Mending:
         passed = {self.table.owner[event.point].index for event in events}
         bound = [s for s in statements if any(name == value.text for name, _ in s.names)]
         binding = [s for s in bound if s.index in passed]
+        times = Counter(event.point for event in events)
+        if all(times[point] == 1 for s in binding for name, point in s.names if name == value.text):
+            # No loop goes back: what is read is what was bound last.
+            binding = [s for s in binding if place(s.span) < place(statement.span)][-1:]
         if (
             len(binding) != 1
             or binding[0].kind != "assign"
