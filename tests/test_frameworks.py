@@ -731,7 +731,7 @@ METRICS = """
 def test_many_metrics_beside_a_loss_some_of_them_extremes_are_made_whole(project):
     """A maximum that is differentiated along with the loss, and nothing but a metric, is a constant there."""
     code = proved(project, METRICS, "trained")
-    assert "jax.lax.stop_gradient(out[\"largest\"])" in code
+    assert 'jax.lax.stop_gradient(out["largest"])' in code
 
 
 def test_a_count_that_is_whole_is_not_summed_again(project):
