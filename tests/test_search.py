@@ -772,6 +772,59 @@ def test_a_contrastive_loss_makes_own_rows_of_the_pairs_alone(project: Project) 
         ("trace", "jnp.trace(scores)"),
         ("pmean", "jax.value_and_grad(loss)(w)"),
     ]
+    project.write("plan.json", json.dumps(document["plan"]))
+    again = project.run("gen", "f.py::f", "--inputs", "f.py::both", "--plan", "plan.json", "--no-run")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_a_matrix_with_as_many_columns_as_rows_need_not_be_one_of_pairs(project: Project) -> None:
+    code = """\
+        def f(w, x):
+            return jnp.sum(jnp.diag(jnp.tanh(x @ w)))
+
+
+        def square():
+            return np.eye(24, dtype="float32") + 0.1, np.ones((24, 24), "float32")
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::square", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    assert "diag" not in {sync["op"] for sync in json.loads(made.stdout)["plan"]["syncs"]}
+
+
+def test_columns_of_pairs_are_exchanged_for_rows_where_a_library_needs_them(project: Project) -> None:
+    code = """\
+        import optax
+
+
+        def f(w, pictures, texts):
+            def loss(w):
+                scores = jnp.tanh(pictures @ w) @ jnp.tanh(texts @ w).T
+                right = jnp.arange(scores.shape[0])
+                one = optax.softmax_cross_entropy_with_integer_labels(scores, right)
+                other = optax.softmax_cross_entropy_with_integer_labels(scores.T, right)
+                return jnp.mean(one) + jnp.mean(other)
+
+            return jax.value_and_grad(loss)(w)
+
+
+        def both():
+            return np.eye(5, 4, dtype="float32"), rows(24) % 7 / 7, rows(24) % 5 / 5
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::both", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    sent = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"] if sync["bytes"]]
+    assert sent == [
+        ("all_gather", "jnp.tanh(texts @ w)"),
+        ("all_to_all", "scores.T"),
+        ("pmean", "jax.value_and_grad(loss)(w)"),
+    ]
+    project.write("plan.json", json.dumps(document["plan"]))
+    again = project.run("gen", "f.py::f", "--inputs", "f.py::both", "--plan", "plan.json", "--no-run")
+    assert again.exit_code == 0, again.stderr
 
 
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:

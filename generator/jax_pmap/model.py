@@ -339,6 +339,8 @@ class Argument:
 #: on every device; a device's part of what all have, and of a number of rows; a value divided by the
 #: number of devices.
 ON_DEVICE = FOLD, OWN_SHARE, OWN_SIZE, DIVIDE = "fold_in", "own_share", "own_size", "divide"
+#: A `Sync` of a matrix of which devices have columns and get rows.
+EXCHANGE = "all_to_all"
 #: A `Sync` that puts the parts of all devices together.
 GATHERED = "gather_parts"
 #: What a sum, or a mean, over the devices becomes of which each keeps its part.
@@ -349,8 +351,8 @@ SCATTERED = {"psum": "psum_scatter", "pmean": "pmean_scatter"}
 class Sync:
     """One value that a collective makes whole, at one place in the body."""
 
-    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``; ``"var"``, ``"std"`` or ``"norm"``
-    #: for a call of that name whose means or sums are taken over the devices; one of
+    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"``, ``"all_gather"`` or ``"all_to_all"``; ``"var"``,
+    #: ``"std"`` or ``"norm"`` for a call of that name whose means or sums are taken over the devices; one of
     #: `protocol.AXIS_ARGUMENTS` for a
     #: call that is given the axis under that name, and synchronises by itself. No collectives are
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
@@ -378,7 +380,8 @@ class Sync:
     containers: tuple[tuple[str, str], ...] = ()
     #: Bytes of one device's copy in the user's own dtypes, 0 when unknown.
     bytes: int = 0
-    #: For ``"all_gather"`` and ``"own_share"``, the axis along which the devices have their shares.
+    #: For ``"all_gather"``, ``"own_share"`` and what reads a diagonal, the axis along which the devices have
+    #: their shares; for ``"all_to_all"``, along which they get them.
     axis: int | None = None
     #: For ``"all_gather"`` of several batches that are joined one behind the other, how many these are, and
     #: the rows of one of them on a device, as source.

@@ -18,7 +18,10 @@ from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.scopes import bound_names, names_in, root_name
 
 #: What the value of a collective is called.
-_CALLED = {"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest", "all_gather": "all"}
+_CALLED = {
+    **{"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest"},
+    **{"all_gather": "all", "all_to_all": "rows"},
+}
 #: Reductions that are methods of arrays, and functions of what is called one of these.
 _REDUCED, _MODULES = frozenset({"mean", "sum", "max", "min"}), frozenset({"jax.numpy", "jnp", "np"})
 #: What holds an expression that is evaluated later, several times or not at all.
@@ -508,6 +511,8 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
     source = _code(operand)
     if op == "psum" and source == "1":
         return "devices"
+    if op == "all_to_all":
+        return "own_rows"
     if re.fullmatch(r"-?[\w.]+", source):
         return f"{_CALLED[op]}_{source.lstrip('-').rpartition('.')[2]}"
     if entry := re.fullmatch(r"""-?[\w.]+\[["']([a-z_]\w*)["']\]""", source):

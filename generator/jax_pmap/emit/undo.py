@@ -28,7 +28,7 @@ from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 _COPY = re.compile(r"\s*# `([^`]+)`(?: of `[^`]+`)? on one device's share, for `")
-_COLLECTIVES = frozenset({"psum", "pmean", "pmax", "pmin", "all_gather"})
+_COLLECTIVES = frozenset({"psum", "pmean", "pmax", "pmin", "all_gather", "all_to_all"})
 #: Expressions that need no parentheses wherever they stand.
 _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.List, cst.Dict, cst.ListComp)
 _Small: TypeAlias = "cst.BaseStatement"

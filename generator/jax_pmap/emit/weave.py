@@ -22,7 +22,7 @@ from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.emit.syntax import is_constant
 from jax_pmap.leaf_paths import dotted
-from jax_pmap.model import DIVIDE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
+from jax_pmap.model import DIVIDE, EXCHANGE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
@@ -347,6 +347,9 @@ class Editor(cst.CSTTransformer):
             assert isinstance(part, cst.BinaryOperation)
             plain = isinstance(value, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
             return part.with_changes(left=value if plain else enclosed(value))
+        if sync.op == EXCHANGE:
+            how = f"split_axis={sync.axis}, concat_axis={1 - (sync.axis or 0)}, tiled=True"
+            return call_on(f"{self.jax}.lax.all_to_all(x, axis_name={self.axes(sync.along)}, {how})", value)
         if sync.op == OWN_SIZE:
             return call_on(f"{self.words.own_size}(x)", value)
         if sync.like:

@@ -17,7 +17,7 @@ from typing import Any
 from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
-from jax_pmap.model import DIVIDE, OWN_SHARE, Callee, Guard, Refusal, Sync
+from jax_pmap.model import DIVIDE, EXCHANGE, OWN_SHARE, Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, is_part, uneven
 from jax_pmap.planning.gathering import Gathering, Onward
@@ -284,7 +284,7 @@ class Decider:
             if sync in rescued:
                 continue
             paths = None if sync.paths == ("",) else sync.paths
-            wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
+            wanted = f"sharded {sync.axis}" if sync.op in (OWN_SHARE, EXCHANGE) else "replicated"
             by_row = sync.op in BY_ROW or sync.op == DIVIDE
             wanted = "sharded" if by_row else wanted
             helped = all(
@@ -446,6 +446,8 @@ class Decider:
         if any(looked):
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
+            return True
+        if self.gathering.exchanged(state, culprits, first):
             return True
         if self.gathering.joined(state, culprits, events):
             return True

@@ -14,8 +14,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from jax_pmap.emit.decomposed import BY_ROW, DIAGONALS, TOGETHER, UPDATES, reduction
 from jax_pmap.emit.places import Expression, Statement, inside, place
-from jax_pmap.model import FOLD, OWN_SHARE, Sync
+from jax_pmap.model import EXCHANGE, FOLD, OWN_SHARE, Sync
 from jax_pmap.planning.events import Event, Rescue, State, in_groups
+from jax_pmap.planning.roles import LARGEST_COUNT
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.syntax.lines import parsed_expression
 
@@ -186,15 +187,37 @@ class Gathering:
             if sent and any(not leaf["dtype"].startswith(("float32", "float64", *kept)) for leaf in arrays):
                 continue
             (axis, shape), *others = self._shares_in(culprit, events) or [(0, ())]
-            of_pairs = not others and len(shape) == 2 and shape[0] == shape[1]
-            if found.name in DIAGONALS and not of_pairs:
+            if found.name in DIAGONALS and (others or not has_pairs(state, shape)):
                 continue
             size = sent * self.table.bytes_of(arrays)
             if found.name in BY_ROW and shape:
                 size //= max(shape[axis], 1)  # One row for all of them.
-            along = axis if found.name in DIAGONALS else 0
+            along = axis if found.name in DIAGONALS else None
             sync = Sync(found.name, culprit.text, "wrap", culprit.span, axis=along, bytes=size)
             added |= state.add(sync, culprit.point)
+        return added
+
+    def exchanged(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
+        """Have devices exchange columns of a matrix of pairs for rows: of ``scores.T``, beside labels.
+
+        Each sends what it has of the rows of others, which is less than all that the pairs were made of.
+        """
+        added = False
+        for culprit in culprits if self.own_shares else ():
+            for operand in self.table.children.get(culprit.point, ()):
+                event = events.get(operand.point)
+                leaves = event.leaves if event is not None and sharded(event) == 1 else ()
+                if len(leaves) != 1 or not has_pairs(state, leaves[0]["shape"]):
+                    continue
+                size = self.table.bytes_of(leaves) // LARGEST_COUNT
+                sync = Sync(EXCHANGE, operand.text, "wrap", operand.span, axis=0, bytes=size)
+                if state.add(sync, operand.point):
+                    added = True
+                    # What went beside all rows of the columns goes beside own rows.
+                    around = place(culprit.span)
+                    for other in [s for s in state.syncs if s.op == "all_gather" and s.where == "wrap"]:
+                        if inside(place(other.span), around):
+                            state.forget(other)
         return added
 
     def _shares_in(self, call: Expression, events: Mapping[int, Event]) -> list[tuple[int, Sequence[int]]]:
@@ -438,6 +461,14 @@ def sharded(event: Event) -> int | None:
     kinds = {leaf["kind"] for leaf in event.leaves}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return int(kind.partition(" ")[2]) if kind.startswith("sharded") else None
+
+
+def has_pairs(state: State, shape: Sequence[int]) -> bool:
+    """Whether a share of this whole shape may have a number for each pair of examples.
+
+    It is square, and there are others to go with a device's own. Else both sizes are the same by chance.
+    """
+    return len(shape) == 2 and shape[0] == shape[1] and any(s.op == "all_gather" for s in state.syncs)
 
 
 def some_rows(part: Event, event: Event, axis: int) -> bool:

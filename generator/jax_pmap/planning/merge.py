@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.emit.places import Body, Statement, place
-from jax_pmap.model import OWN_SHARE, Span, Sync
+from jax_pmap.model import EXCHANGE, OWN_SHARE, Span, Sync
 from jax_pmap.syntax.lines import parsed_expression
 
 
@@ -35,7 +35,7 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
         kinds = {(sync.op, sync.axis) for sync in around}
         if len(around) == len(elements) == parts(display.text) > 1 and len(kinds) == 1:
             op, axis = kinds.pop()
-            if op == OWN_SHARE or op in TOGETHER:
+            if op in (OWN_SHARE, EXCHANGE) or op in TOGETHER:
                 continue  # They take one array.
             size = sum(sync.bytes for sync in around)
             out = [sync for sync in out if sync not in around]

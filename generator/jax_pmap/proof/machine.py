@@ -10,8 +10,10 @@ import math
 import re
 from collections.abc import Callable
 
+from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.inputs.load import load
 from jax_pmap.model import (
+    EXCHANGE,
     GATHERED,
     ON_DEVICE,
     SCATTERED,
@@ -49,9 +51,10 @@ KINDS = {
 #: How values of a plan go from chip to chip, where they are not reduced by all; and what does not leave it.
 WIRES = {
     **dict.fromkeys(("all_gather", GATHERED), "all-gather"),
+    EXCHANGE: "all-to-all",
     **dict.fromkeys(SCATTERED.values(), "reduce-scatter"),
 }
-ON_CHIP = frozenset(ON_DEVICE)
+ON_CHIP = frozenset(ON_DEVICE) | {op for op, sent in TOGETHER.items() if not sent}
 #: Said where nothing tells what a compiler has devices send.
 NOT_TOLD = "what devices send each other is not known"
 #: Of the time limit, what compiling for simulated devices may take.

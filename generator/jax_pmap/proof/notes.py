@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jax_pmap.model import GATHERED, Plan, refused
+from jax_pmap.model import EXCHANGE, GATHERED, Plan, refused
 from jax_pmap.problems import error_line
 from jax_pmap.reading.target import Target
 from jax_pmap.units import human_bytes
@@ -60,6 +60,7 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
     gathers = any(sync.op in ("all_gather", GATHERED) for sync in plan.syncs)
     # The gradient of a gather sums and scatters.
     expected = {"all-reduce", *(("all-gather", "reduce-scatter") if gathers else ())}
+    expected |= {"all-to-all"} if any(sync.op == EXCHANGE for sync in plan.syncs) else set()
     for row in rows:
         size = human_bytes(row.bytes)
         if global_view and row.batch and row.kind == "all-gather":

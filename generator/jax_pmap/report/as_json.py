@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jax_pmap.emit.decomposed import TOGETHER
+from jax_pmap.emit.decomposed import DIAGONALS, TOGETHER
 from jax_pmap.emit.sizes import is_size
 from jax_pmap.model import (
+    EXCHANGE,
     FOLD,
     GATHERED,
     ON_DEVICE,
@@ -59,7 +60,7 @@ _PLAN_LAST = ("output_axes", "arguments", "outputs")
 #: Of arrays that the devices have in parts.
 IN_PARTS = (GATHERED, *SCATTERED.values())
 SYNC_OPS = (
-    *("psum", "pmean", "pmax", "pmin", "all_gather", *ON_DEVICE),
+    *("psum", "pmean", "pmax", "pmin", "all_gather", EXCHANGE, *ON_DEVICE),
     *IN_PARTS,
     *TOGETHER,
     *AXIS_ARGUMENTS,
@@ -426,7 +427,7 @@ def _check(decoded: Any, path: str) -> None:
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
         if decoded.op not in SCATTERED and (decoded.op in IN_PARTS) != bool(decoded.like):
             _refuse(f"`{path}` has op `{decoded.op}` and like `{decoded.like}`.")
-        if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
+        if (decoded.op in ("all_gather", EXCHANGE, OWN_SHARE, *DIAGONALS)) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
         if decoded.joined is not None and (decoded.op != "all_gather" or not is_size(decoded.joined[1])):
             _refuse(f"`{path}` has op `{decoded.op}` and joined `{json.dumps(decoded.joined)}`.")
