@@ -19,8 +19,12 @@ from jax_pmap.worker.scopes import bound_names, names_in, root_name
 
 #: What the value of a collective is called.
 _CALLED = {
-    **{"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest"},
-    **{"all_gather": "all", "all_to_all": "rows"},
+    "psum": "total",
+    "pmean": "mean",
+    "pmax": "largest",
+    "pmin": "smallest",
+    "all_gather": "all",
+    "all_to_all": "own_rows",
 }
 #: Reductions that are methods of arrays, and functions of what is called one of these.
 _REDUCED, _MODULES = frozenset({"mean", "sum", "max", "min"}), frozenset({"jax.numpy", "jnp", "np"})
@@ -512,7 +516,7 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
     if op == "psum" and source == "1":
         return "devices"
     if op == "all_to_all":
-        return "own_rows"
+        return _CALLED[op]
     if re.fullmatch(r"-?[\w.]+", source):
         return f"{_CALLED[op]}_{source.lstrip('-').rpartition('.')[2]}"
     if entry := re.fullmatch(r"""-?[\w.]+\[["']([a-z_]\w*)["']\]""", source):

@@ -653,7 +653,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
             if isinstance(outcome, Confirmed) and not in_vain(outcome.observation, case.target.facts):
                 # Numbers for all pairs are no less to send than what they are made of.
                 fewer = cost(other.observation)[2] <= cost(outcome.observation)[2]
-                most = min(HALF, (outcome.observation.share or 0.0) / 2) if fewer else 0.0
+                most = min(HALF, 0.9 * (outcome.observation.share or 0.0)) if fewer else 0.0
             if (other.observation.share or 0.0) <= most:
                 outcome = other
             elif isinstance(outcome, Refusal) and not entangled:
