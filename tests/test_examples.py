@@ -182,9 +182,12 @@ CASES = (
         "example_inputs",
         {"params": WHOLE, "opt_state": WHOLE, "images": BATCH, "texts": BATCH},
         (
-            ("all_gather", 'jnp.exp(params["log_scale"]) * image_vectors'),
             ("all_gather", "text_vectors"),
-            ("pmean", "grads"),  # the loss is whole on every device
+            ("psum", "logits.shape[0]"),
+            ("own_share", "jnp.arange(logits.shape[0])"),
+            ("all_to_all", "logits.T"),  # rows of all texts, of which a device has columns
+            ("pmean", "loss"),
+            ("pmean", "grads"),
         ),
         {"result": WHOLE},
     ),

@@ -20,7 +20,7 @@ from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import DIVIDE, EXCHANGE, OWN_SHARE, Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, is_part, uneven
-from jax_pmap.planning.gathering import Gathering, Onward
+from jax_pmap.planning.gathering import Gathering, Onward, sharded
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
@@ -447,7 +447,7 @@ class Decider:
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
             return True
-        if self.gathering.exchanged(state, culprits, first):
+        if self.gathering.exchanged(state, culprits, first, sharded):
             return True
         if self.gathering.joined(state, culprits, events):
             return True

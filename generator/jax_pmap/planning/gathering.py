@@ -197,7 +197,13 @@ class Gathering:
             added |= state.add(sync, culprit.point)
         return added
 
-    def exchanged(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
+    def exchanged(
+        self,
+        state: State,
+        culprits: Sequence[Expression],
+        events: Mapping[int, Event],
+        axis_of: Callable[[Event], int | None],
+    ) -> bool:
         """Have devices exchange columns of a matrix of pairs for rows: of ``scores.T``, beside labels.
 
         Each sends what it has of the rows of others, which is less than all that the pairs were made of.
@@ -206,7 +212,7 @@ class Gathering:
         for culprit in culprits if self.own_shares else ():
             for operand in self.table.children.get(culprit.point, ()):
                 event = events.get(operand.point)
-                leaves = event.leaves if event is not None and sharded(event) == 1 else ()
+                leaves = event.leaves if event is not None and axis_of(event) == 1 else ()
                 if len(leaves) != 1 or not has_pairs(state, leaves[0]["shape"]):
                     continue
                 size = self.table.bytes_of(leaves) // LARGEST_COUNT
@@ -256,6 +262,9 @@ class Gathering:
         if sizes and state.fresh and not fitting and self._take_neighbour(state, all_seen, sizes):
             return True
         if self.take_shares(state, list(state.attempts.awaited)) or self._mend_sizes(state, events, "psum"):
+            return True
+        failing, first = self._failing(events) if events else (None, {})
+        if failing is not None and self.exchanged(state, [failing], first, share_shaped):
             return True
         if self.neighbours and state.fresh and events and self._gather_too(state, events):
             return True
