@@ -16,6 +16,8 @@ from typing import Any
 TOOL = 4
 FOLDER = Path(os.environ["JAX_PMAP_OVERLAP"])
 CODE = tuple(f"{Path(__file__).resolve().parents[3] / part}/" for part in ("generator/jax_pmap", "templates"))
+#: The function of `worker/server.py` that answers one request.
+ANSWERS = "answered"
 #: Lines that are kept before they are written: what a process that is killed may lose.
 KEPT = 200
 
@@ -54,7 +56,7 @@ class Recorder:
         if not code.co_filename.startswith(CODE):
             return monitoring.DISABLE
         monitoring.set_local_events(TOOL, code, monitoring.events.LINE)
-        if code.co_name != "answered":
+        if code.co_name != ANSWERS:
             return monitoring.DISABLE
         if current().read_text() != self.test:
             self.look()
