@@ -1118,6 +1118,28 @@ TRAPS: dict[str, Trap] = {
     "rounded parts": Trap(
         False, lambda w, x, y, k, m: jnp.round(y.sum()), lambda w, x, y, k, m: psum(jnp.round(y.sum()))
     ),
+    "what a policy of jax.checkpoint keeps": Trap(
+        True,
+        lambda w, x, y, k, m: jax.grad(lambda w: jnp.tanh(x @ w).mean())(w),
+        lambda w, x, y, k, m: pmean(
+            jax.grad(
+                lambda w: jax.checkpoint(
+                    lambda w: jnp.tanh(x @ w).mean(), policy=jax.checkpoint_policies.dots_saveable
+                )(w)
+            )(w)
+        ),
+    ),
+    "kept in fewer bits": Trap(
+        False, lambda w, x, y, k, m: y * 2, lambda w, x, y, k, m: lax.reduce_precision(y, 8, 7) * 2, I
+    ),
+    "a part of a sum, times zero": Trap(
+        True, lambda w, x, y, k, m: w * 2, lambda w, x, y, k, m: w * 2 + 0.0 * x.sum(0) - 0.0 * x.max(0)
+    ),
+    "a part of a sum, times zero on one device": Trap(
+        False,
+        lambda w, x, y, k, m: w * 2,
+        lambda w, x, y, k, m: w * 2 + lax.axis_index("i") * x.sum(0),
+    ),
     "a stack outside, summed along another axis": Trap(
         False,
         lambda w, x, y, k, m: (x[:, :, None] * x[:, None] * w).sum(2),

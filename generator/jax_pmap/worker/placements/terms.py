@@ -1241,6 +1241,15 @@ def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
     return t.make("convert_element_type", plain, operands, node.shape, dtype)
 
 
+def _reduce_precision(
+    t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str
+) -> "Term | None":
+    """To as many bits as it has: so `jax.checkpoint` marks what a policy of its has kept."""
+    given, own = dict(params), jax.numpy.finfo(dtype)
+    kept = given["exponent_bits"] >= own.nexp and given["mantissa_bits"] >= own.nmant
+    return operands[0] if kept else None
+
+
 def _without_ones(shape: Shape) -> list[int]:
     """The sizes of axes but for those of size 1."""
     return [size for size in shape if size != 1]
@@ -1505,6 +1514,7 @@ NORMAL: dict[str, Normal] = {
     "square": _square,
     "integer_pow": _integer_pow,
     "convert_element_type": _convert,
+    "reduce_precision": _reduce_precision,
     "reshape": _reshape_ordered,
     "squeeze": _reshape,
     "expand_dims": _reshape,

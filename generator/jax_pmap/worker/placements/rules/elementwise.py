@@ -223,6 +223,8 @@ def add_positions(eq: Equation, x: Placement, y: Placement) -> Result:
 def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
     """Powers add up; a partial sum times what is whole is partial."""
     for one, other, at in ((x, y, 0), (y, x, 1)):
+        if eq.is_zero(1 - at) and isinstance(one, (Partial, Extreme, Index)) and not eq.varying():
+            return WHOLE  # On every device it is zero.
         if isinstance(one, Index):
             size = eq.value(1 - at)
             if one.length == 0 and isinstance(other, Replicated) and size is not None:
