@@ -173,6 +173,73 @@ PAIRS = """
         return jnp.where(jnp.all(jnp.isfinite(grads)), w - 0.1 * grads, w), number + 1
 
 
+    @functools.partial(mapped, in_axes=(None, None, 0))
+    def p_weighed(w, number, x):
+        grads = jax.grad(loss)(w, x)
+        own = (number >> 20 & 1).astype(w.dtype)
+        both = jnp.array([1 - own, own]) @ jnp.stack([lax.pmean(grads, "d"), grads])
+        return w - 0.1 * both, number + 1
+
+
+    @functools.partial(mapped, in_axes=(None, None, 0))
+    def p_touched(w, number, x):
+        grads = jax.grad(loss)(w, x)
+        return w - 0.1 * (lax.pmean(grads, "d") + 0.0 * grads), number + 1
+
+
+    def highest(x):
+        return jnp.tanh(jnp.max(x))
+
+
+    # The devices hand their numbers round: each has seen all of them in the end.
+    @functools.partial(mapped, in_axes=0)
+    def p_highest(x):
+        own = top = jnp.max(x)
+        count = jax.device_count()
+        for _ in range(count - 1):
+            top = jnp.maximum(own, lax.ppermute(top, "d", [(at, (at + 1) % count) for at in range(count)]))
+        return jnp.tanh(top)
+
+
+    def most(x):
+        return jnp.max(x)
+
+
+    def most_from(least):
+        return mapped(lambda x: lax.pmax(jnp.max(x, initial=least), "d"), in_axes=0)
+
+
+    p_most_of_positive, p_most = most_from(0.0), most_from(-jnp.inf)
+
+
+    def checked(x):
+        return jnp.sum(x**2)
+
+
+    # Over one axis of a mesh, and then over the other one.
+    @jax.jit
+    @functools.partial(
+        jax.shard_map,
+        mesh=jax.sharding.Mesh(np.array(jax.devices()).reshape(2 - jax.device_count() % 2, -1), ("a", "b")),
+        in_specs=P(("a", "b")),
+        out_specs=P(),
+        check_vma=False,
+    )
+    def p_checked(x):
+        total = lax.psum(lax.psum(jnp.sum(x**2), "b"), "a")
+        return jnp.where(lax.psum(jnp.sum(jnp.sort(x)[:0]), ("a", "b")) == 0, total, total)
+
+
+    def weighted(w, x, weights):
+        return jnp.sum((x @ w) ** 2 * weights) / jnp.sum(weights)
+
+
+    @functools.partial(mapped, in_axes=(None, 0, 0))
+    def p_weighted(w, x, weights):
+        own = jnp.nan_to_num(jnp.sum((x @ w) ** 2 * weights))
+        return lax.psum(own, "d") / lax.psum(jnp.sum(weights), "d")
+
+
     def guarded(w, number, x):
         grads = jax.grad(loss)(w, x)
         return jnp.where(jnp.all(jnp.isfinite(grads)), w - 0.1 * grads, w), number + 1
@@ -307,6 +374,13 @@ SCORED = ("scores=f32[24]", "labels=i32[24]<2")
         ("p_clip", "clip", ("a=f32[24,3]", "b=f32[24,3]"), "differs on 11 devices"),
         ("p_step", "step", STEP, "the other way has other collectives"),
         ("p_guarded", "guarded", STEP, ""),
+        ("p_weighed", "step", STEP, "what each device has of its own goes into it without a collective"),
+        ("p_touched", "step", STEP, ""),
+        ("p_highest", "highest", ("x=f32[24]",), ""),
+        ("p_most_of_positive", "most", ("x=f32[24]",), "is all zeros on 2 devices"),
+        ("p_most", "most", ("x=f32[24]",), ""),
+        ("p_checked", "checked", ("x=f32[24]",), ""),
+        ("p_weighted", "weighted", (*WEIGHTS, "weights=f32[24]"), "a NaN among the rows is passed over"),
         ("p_train", "train", WEIGHTS, "It shows on larger arrays, beyond a number in its code"),
         ("p_all_buckets", "train", WEIGHTS, ""),
         ("p_energy", "energy", ("w=f32[3]", "x=f32[24,16,3]"), "It shows on larger arrays"),

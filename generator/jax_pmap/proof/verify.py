@@ -120,6 +120,8 @@ class Run:
     notes: list[str] = dataclasses.field(default_factory=list)
     #: Places of branches that went one way on all inputs, and have other collectives the other way.
     exchanges: Sequence[str] = ()
+    #: Places where results are made that are given as those of all devices, and are of each's own.
+    own: Sequence[str] = ()
 
     def calls(self, layout: Layout) -> list[Call]:
         """The calls in `layout`."""
@@ -780,7 +782,7 @@ class _Verification:
             answer = run.session.ask(asked, f"proving on {run.devices} devices")
             run.checks, run.equal_draws = answer.checks, answer.equal_draws
             run.notes = [*answer.notes, *adequacy(answer, self.source.root)]
-            run.exchanges = answer.adequacy.exchanges
+            run.exchanges, run.own = answer.adequacy.exchanges, answer.adequacy.own
 
         self._each(prove)
         failed = [run for run in able if run.failure() is not None]
@@ -817,16 +819,23 @@ class _Verification:
         Raises:
             RefusalError: JP045, with the branch.
         """
-        for place in (place for run in able for place in run.exchanges):
-            file, _, line = place.rpartition(":")
-            raise refused(
-                "JP045",
-                f"`{self.name}` is not shown equal: on all inputs of the proof this branch goes one way, and "
-                "the other way has other collectives",
-                "Give --inputs on which it goes both ways, such as more rounds of a loop or another step; or "
-                "have devices exchange the same whichever way it goes",
-                Span(shown_file(file, self.request.directory), int(line)),
-            )
+        branch = (
+            "on all inputs of the proof this branch goes one way, and the other way has other collectives",
+            "Give --inputs on which it goes both ways, such as more rounds of a loop or another step; or "
+            "have devices exchange the same whichever way it goes",
+        )
+        own = (
+            "this is taken from one device as if it were that of all, and what each device has of its own "
+            "goes into it without a collective; it happens to be the same on all inputs of the proof",
+            "Reduce it over the devices where it is used (psum, pmean, pmax), or give it an axis of devices "
+            "in out_specs or out_axes",
+        )
+        for run in able:
+            for (said, hint), places in ((branch, run.exchanges), (own, run.own)):
+                for place in places:
+                    file, _, line = place.rpartition(":")
+                    at = Span(shown_file(file, self.request.directory), int(line))
+                    raise refused("JP045", f"`{self.name}` is not shown equal: {said}", hint, at)
 
     def _run_elsewhere(
         self,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .exchanged import Chosen, chosen_apart
+from .exchanged import Chosen, kept_apart
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, inner_jaxpr, primitive_name, scan_parts, while_parts
 from .jaxpr.walk import control, equations, subjaxprs, walk
@@ -115,7 +115,7 @@ def followed(equation: Any) -> bool:
 def sites(*jaxprs: Any, apart: Chosen = frozenset()) -> list[Site]:
     """Every decision in some jaxprs, in the order of `taken`, each where it was written.
 
-    Of `apart`, see `chosen_apart`, it is known that devices exchange something else one way.
+    Of `apart`, see `kept_apart`, it is known that devices exchange something else one way.
     """
     found = []
     for jaxpr in jaxprs:
@@ -341,8 +341,11 @@ class Decisions:
         closed = jax.make_jaxpr(program)(leaves)
         # What has effects is not run for its decisions alone; what only prints is, without the printing.
         effects = [effect for effect in closed.effects if "Debug" not in type(effect).__name__]
+        chosen, own = kept_apart(closed)
         #: In order.
-        self.sites: list[Site] = [] if effects else sites(closed, apart=chosen_apart(closed))
+        self.sites: list[Site] = [] if effects else sites(closed, apart=chosen)
+        #: Where results are made, ``file:line``, that are taken as those of all devices, and are each's own.
+        self.own = tuple(dict.fromkeys(filter(None, map(place_of, own))))
 
         def ways(leaves: Sequence[Any], limit: Any) -> Any:
             flat = jax.tree.leaves(leaves)

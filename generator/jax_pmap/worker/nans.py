@@ -32,13 +32,40 @@ class Lost:
     passed: bool
 
 
+#: Leaves of a batch that get a NaN by themselves, at most.
+ALONE = 6
+
+
 def lost(
-    reference: Callable[[Values], Any], call: Callable[[Values], Any], values: Values, axes: LeafAxes
+    reference: Callable[[Values], Any],
+    call: Callable[[Values], Any],
+    values: Values,
+    axes: LeafAxes,
+    *,
+    each: bool = False,
 ) -> list[Lost]:
     """The leaves of which one NaN makes something else on one device than on several.
 
-    `values` are those of a run that went well; the NaN is put into the first row of every float leaf.
+    `values` are those of a run that went well; the NaN is put into the first row of every float leaf, and if
+    nothing shows into one leaf after the other, where it is asked for `each`: a weight that is NaN hides that
+    the row itself was passed over.
     """
+    ways = [axes]
+    if each:
+        leaves = [
+            (name, index, axis)
+            for name, by_leaf in axes.items()
+            for index, axis in by_leaf.items()
+            if is_float(jax.tree.leaves(values[name])[index])
+        ]
+        ways += [{name: {index: axis}} for name, index, axis in leaves[:ALONE] if len(leaves) > 1]
+    return next(filter(None, (_lost(reference, call, values, way) for way in ways)), [])
+
+
+def _lost(
+    reference: Callable[[Values], Any], call: Callable[[Values], Any], values: Values, axes: LeafAxes
+) -> list[Lost]:
+    """The same with a NaN in the leaves of `axes`."""
 
     def found() -> list[Lost]:
         spoiled = arguments.map_batch(values, axes, spoil)

@@ -1494,6 +1494,8 @@ class Adequacy:
     stuck: tuple[str, ...] = ()
     #: Those in which devices exchange something else the other way.
     exchanges: tuple[str, ...] = ()
+    #: Where results are made that are given as those of all devices, and are of each's own.
+    own: tuple[str, ...] = ()
     #: Whether float16 is computed in, and whether any floats of 16 bits or less are.
     half: bool = False
     narrow: bool = False

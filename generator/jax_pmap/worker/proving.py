@@ -275,4 +275,4 @@ def lost_nans(trials: Trials, call: Callable[[Values], Any], count: int, size: i
     shares = question.shares(size, count)
     values = trials.at(kind, 0, size, shares)[0].values[0]
     with prove.x64(question.precision(kind)), repeat_draws(shares):
-        return nans.lost(question.reference, call, values, question.axes)
+        return nans.lost(question.reference, call, values, question.axes, each=not question.derived)

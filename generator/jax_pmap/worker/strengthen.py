@@ -77,6 +77,8 @@ class Found:
     stuck: tuple[str, ...] = ()
     #: Those of them in which devices exchange something else the other way.
     exchanges: tuple[str, ...] = ()
+    #: Where results are made that are given as those of all devices, and are of each's own.
+    own: tuple[str, ...] = ()
 
 
 def perturbed(question: "Question", values: Values, form: str, seed: int) -> Values:
@@ -157,15 +159,16 @@ def find(
 
     lengths = sorted({length for each in traced for length in each.lengths})
     outside = strays(data[0], axes, settled, seed, sound, lengths, is_told)
+    own = tuple(dict.fromkeys(place for each in traced for place in each.own))
     if not sites or reached(data[0]) is None:
-        return Found(tuple(outside))
+        return Found(tuple(outside), own=own)
     numbers = list(dict.fromkeys(number for each in traced for number in each.numbers))
     tame = any(site.name == "while" for site in sites)
     first = known[len(data)]
     kept, taken = search(first, axes, settled, numbers, reached, sound, [*known, *outside], seed, tame=tame)
     found = stuck(sites, taken)
     exchanges = places_of(site for site in found if site.exchanges)
-    return Found((*kept, *outside), places_of(found), exchanges)
+    return Found((*kept, *outside), places_of(found), exchanges, own)
 
 
 def guarded(result: Any, first: Any) -> bool:
@@ -323,14 +326,15 @@ def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Val
     """The same values with rows very large and very small, single numbers so, and flags the other way.
 
     Smooth functions are alike in between. What a Python `if` does on other numbers is no decision of a
-    program that is traced. Rows of a few numbers alone are equal to others on other devices.
+    program that is traced. Rows of a few numbers alone are equal to others on other devices. Of rows below
+    zero throughout, ``jnp.max(x, initial=0)`` is none.
     """
     ways: list[tuple[str, Change]] = [
         (kind, lambda leaf, axis, factor=factor: leaf * factor)  # type: ignore[misc]
         for kind in ("rows", "numbers")
         for factor in (SCALES[0], SCALES[-1])
     ]
-    ways += [("flags", inverted), ("rows", coarse)]
+    ways += [("flags", inverted), ("rows", coarse), ("rows", one_sided(-1)), ("rows", one_sided(1))]
     present = {kind for kind, _ in each_leaf(values, axes, settled)}
     return [changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present]
 
@@ -356,6 +360,16 @@ def coarse(leaf: Any, axis: int | None) -> Any:
     with np.errstate(all="ignore"):
         unit = np.std(wide)
     return np.round(wide / unit) * unit if np.isfinite(unit) and unit else leaf
+
+
+def one_sided(sign: int) -> Change:
+    """Of numbers of either sign those of one; what has one, as weights do, stays as it is."""
+
+    def change(leaf: Any, axis: int | None) -> Any:
+        kept = leaf.dtype.kind == "c" or not leaf.size or np.min(leaf) >= 0 or np.max(leaf) <= 0
+        return leaf if kept else sign * np.abs(leaf)
+
+    return change
 
 
 def closed(leaf: Any, axis: int | None) -> Any:
@@ -562,6 +576,10 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
     def around(number: float) -> Change:
         return lambda leaf, axis: number * (1.0 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
 
+    def beyond(number: float) -> Change:
+        # All of them are: the largest of rows on both sides of a limit is above it.
+        return lambda leaf, axis: number * (1.5 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
+
     def counted(number: int) -> Change:
         return lambda leaf, axis: number
 
@@ -595,6 +613,7 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             *map(blank, (0.0, *written)),
             rounded,
             *map(around, written),
+            *map(beyond, written),
         ],
         "state": floats,
         "numbers": floats,

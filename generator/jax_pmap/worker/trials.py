@@ -180,6 +180,7 @@ class Question:
             sets=len({index for _, index in self.plans(False)}) - len(self.data),
             stuck=tuple(self.found.stuck),
             exchanges=tuple(self.found.exchanges),
+            own=tuple(self.found.own),
             half=HALF in self.eps.values(),
             narrow=self.eps[self.kind] > prove.NARROW,
         )
