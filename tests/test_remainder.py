@@ -40,7 +40,12 @@ def noisy(key, x, mask):
 
 def kept(x, mask):
     kept = mask[:, None] > 0
-    return jnp.mean(x, 0, where=kept), jnp.var(x, where=kept), jnp.average(x[:, 0], weights=mask)
+    of_length_1 = x[:, 0] / jnp.linalg.norm(x[:, 0] * mask)
+    return jnp.mean(x, 0, where=kept), jnp.var(x, where=kept), jnp.average(x[:, 0], weights=mask), of_length_1
+
+
+def normed(x, mask):
+    return jnp.sum(x * mask[:, None]) / jnp.linalg.norm(x)
 
 
 def kept_and_all(x, mask):
@@ -128,6 +133,7 @@ import fns, jax.numpy as jnp, kept_all
 _, batch = fns.make()
 for size in (1, 7, 23):
     x, mask = batch["x"][1 : 1 + size], batch["mask"][1 : 1 + size]
+    assert kept_all.kept(x, mask)[3].shape == (size,)
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(kept_all.kept(x, mask), fns.kept(x, mask)))
 """
     done = subprocess.run(
@@ -158,6 +164,7 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
             ("outliers", "--arg", X, "--arg", MASK),
             "with --remainder pad and a batch of 23 the added rows count",
         ),
+        (("normed", "--arg", X, "--arg", MASK), "the added rows count"),
         (("noisy", "--arg", X, "--arg", MASK), "`key` draws numbers for the rows"),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
         (("kept_and_all", "--arg", X, "--arg", MASK), "the added rows count"),

@@ -9,7 +9,9 @@ from jax_pmap.emit.axes import collapse, used_axes
 from jax_pmap.model import GATHERED, SCATTERED, Backend, Leaf, Plan, Span, refused
 
 #: What is made whole by sums alone; those of a mask, or with one, leave out the rows in which it is zero.
-SUMS = frozenset({"psum", "pmean", "mean", "average", "var", "std", *SCATTERED.values()})
+SUMS = frozenset(
+    {"psum", "pmean", "mean", "average", "var", "std", "norm", "vector_norm", *SCATTERED.values()}
+)
 #: What people call an array that says how much each example counts.
 _WEIGHTS = re.compile(r"(.*_)?(masks?|weights?|valid|padding_mask|w)(_.*)?", re.IGNORECASE)
 
