@@ -792,6 +792,25 @@ def test_a_matrix_with_as_many_columns_as_rows_need_not_be_one_of_pairs(project:
     assert "diag" not in {sync["op"] for sync in json.loads(made.stdout)["plan"]["syncs"]}
 
 
+def test_distances_beside_what_leaves_out_the_diagonal_are_made_by_rows(project: Project) -> None:
+    code = """\
+        def f(x):
+            apart = jnp.sum((x[:, None] - x[None]) ** 2, -1) + 1e9 * jnp.eye(len(x))
+            return jnp.argmin(apart, 1)
+
+
+        def points():
+            return (rows(24) % 7 / 7,)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::points", "--output-format", "json", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    sent = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"] if sync["bytes"]]
+    assert sent == [("all_gather", "x")]
+
+
 def test_columns_of_pairs_are_exchanged_for_rows_where_a_library_needs_them(project: Project) -> None:
     code = """\
         import optax

@@ -340,6 +340,7 @@ class Gathering:
         """Gather operands of the expression that failed: one of them, the smallest first, then all.
 
         Of ``pairs * negative[None, :]``, with a row of `pairs` for each of a device's examples, the labels.
+        Of two as large first the one that lies along another axis: of ``x[:, None] - x[None]`` rows are own.
         """
         failing, first = self._failing(events)
         if failing is None:
@@ -349,7 +350,12 @@ class Gathering:
                 return False  # What helped there has another one fail.
             state.attempts.failed.add(failing.point)
             operands = self._shares_below(failing, first, share_shaped)
-            operands.sort(key=lambda each: self.table.bytes_of(first[each[0].point].leaves))
+            operands.sort(
+                key=lambda each: (
+                    self.table.bytes_of(first[each[0].point].leaves),
+                    not self._lies_apart(each[0], each[1], first),
+                )
+            )
             sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
             state.attempts.rescue = Rescue(failing.point, sets)
         for sync in state.attempts.rescue.added:
@@ -363,6 +369,12 @@ class Gathering:
             if state.add(sync, operand.point):
                 state.attempts.rescue.added.append(sync)
         return True
+
+    def _lies_apart(self, operand: Expression, axis: int, events: Mapping[int, Event]) -> bool:
+        """Whether a share is laid out along another axis where it is used, as ``x[None]`` and ``x.T`` are."""
+        around = self.table.by_point[operand.parent] if operand.parent is not None else operand
+        event = events.get(around.point) if is_layout(around.text) else None
+        return event is not None and share_shaped(event) not in (None, axis)
 
     def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
         """Note that an expression that is being made whole has the shape of a share without that."""
