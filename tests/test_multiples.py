@@ -54,6 +54,10 @@ padded_by_nobody = jax.pmap(p_padded, "batch", out_axes=None)
 
 def pooled(x):
     return jnp.mean(x.reshape(len(x) // 4, -1), axis=1)
+
+
+def positive(x):
+    return jnp.sum(x > 0, dtype=jnp.float16) / len(x)
 """
 CALL = """\
 import numpy as np
@@ -444,3 +448,11 @@ def test_the_last_of_several_writes_is_each_examples_own(project: Project) -> No
     assert "pmean jax.grad(loss)(w)" in made.words
     says = ("`hidden.at[jnp.argsort(hidden.sum(1)), 0].set(0.0)` couples the examples",)
     project.refused("JP043", "gen", "written.py::in_order", *given, says=says, exit_code=1)
+
+
+def test_sizes_that_floats_of_few_bits_round_are_no_multiples(shared: Project) -> None:
+    shared.write("sizes.py", SIZES)
+    made = shared.run("gen", "sizes.py::positive", "--arg", "x=f32[24]")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words
+    assert "multiple of" not in made.words

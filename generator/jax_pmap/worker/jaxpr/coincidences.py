@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -29,6 +29,8 @@ class Program:
     numbers: np.ndarray
     #: Arrays that stand in it: what was computed while it was traced, of the size of the batch perhaps.
     constants: tuple[np.ndarray, ...]
+    #: How far those are rounded that stand in it as floats of few bits, by their places in `numbers`.
+    rounded: dict[int, float] = field(default_factory=dict)
 
     @property
     def calls_out(self) -> bool:
@@ -44,6 +46,7 @@ def program_of(traced: Any, rows: int, *, spread: bool = True) -> Program:
     operations: list[str] = []
     numbers: list[float] = []
     constants = list(constants_in(traced))
+    rounded: dict[int, float] = {}
     #: What shapes and dtypes add, of which there are few.
     of_shapes: dict[Any, tuple[list[str], list[float]]] = {}
     of_dtypes: dict[Any, str] = {}
@@ -63,6 +66,11 @@ def program_of(traced: Any, rows: int, *, spread: bool = True) -> Program:
             if not isinstance(variable, Literal) or variable.aval.dtype == jax.dtypes.float0:
                 continue
             if np.ndim(variable.val) == 0:
+                if (
+                    jax.dtypes.issubdtype(variable.aval.dtype, np.floating)
+                    and variable.aval.dtype.itemsize < 4
+                ):
+                    rounded[len(numbers)] = float(jax.numpy.finfo(variable.aval.dtype).eps)
                 numbers.append(float(np.real(np.asarray(variable.val, np.complex128))))
             else:
                 constants.append(variable.val)
@@ -81,7 +89,7 @@ def program_of(traced: Any, rows: int, *, spread: bool = True) -> Program:
     arrays = tuple(
         np.asarray(each) for each in constants if not is_key(each) and each.dtype != jax.dtypes.float0
     )
-    return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays)
+    return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays, rounded)
 
 
 def spreads(equation: Any) -> bool:
@@ -146,11 +154,14 @@ def alike(few: Program, more: Program, many: Program) -> bool:
     x, y, z = rows
     if not (np.array_equal(x == 0, y == 0) and np.array_equal(x == 0, z == 0)):
         return False
+    unit = np.zeros(len(x))
+    unit[list(few.rounded)] = list(few.rounded.values())
     times = (many.rows - few.rows) / (more.rows - few.rows)
     powers = np.log(many.rows / few.rows) / np.log(more.rows / few.rows)
 
     def straight(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        grows = np.isclose(c - a, times * (b - a), rtol=1e-5, atol=1e-9)
+        off = 1e-9 + unit * np.max(np.abs([a, times * b, c]), axis=0)
+        grows = np.abs(c - a - times * (b - a)) <= off + 1e-5 * np.abs(times * (b - a))
         return np.asarray(grows | ((a == b) & (b == c)) | (np.isnan(a) & np.isnan(c)))
 
     with np.errstate(all="ignore"):
