@@ -55,8 +55,9 @@ ASKING = frozenset(
     | {"match", "search", "fullmatch", "removeprefix", "removesuffix"}
 )
 LONGEST_WORD = 32
-#: How many layers more than given are many: code may have a table of as many.
-MORE_LAYERS = 8
+#: How many layers more than given are many: code may have a table of as many, and with no number up to ten is
+#: the remainder of so many more the same.
+MORE_LAYERS = 11
 #: Names by which code asks how many bits numbers have, and floats of few bits.
 PRECISE = frozenset({"dtype", "finfo", "itemsize", "nbytes", "result_type", "promote_types"})
 NARROW = ("bfloat16", "float16")
@@ -334,12 +335,15 @@ class _Forms:
                     yield (replace(self._with_dtypes(changed), given=given),)
 
     def lengths(self) -> Iterator[tuple[Other, ...]]:
-        """One layer more in all lists and tuples of so many layers, many more, one alone and none."""
+        """One layer more in all lists and tuples of so many layers, many more, one alone and none.
+
+        Of a large program one that is longer is tried, which takes as long as the given one.
+        """
         found = [length for name in self.whole for length in _lengths(self.values[name])]
         for length in sorted(set(found)):
-            for other in dict.fromkeys((length + 1, length + MORE_LAYERS, 1, 0)):
-                if other != length:
-                    yield (self._of_length(length, other),)
+            longer = [self._of_length(length, length + more) for more in (MORE_LAYERS, 1)]
+            yield from ((each,) for each in longer) if self.sources else (tuple(longer),)
+            yield from ((self._of_length(length, other),) for other in {0, 1} - {length})
 
     def nothing(self) -> Iterator[tuple[Other, ...]]:
         """None in the place of a part that is whole on every device, and an array in the place of None."""
