@@ -70,7 +70,8 @@ def p_mixed(x, kind):
         raise NotImplementedError(
             "the way past `if (largest := jnp.max(z)) is not None` was not reached by the inputs this code was proved with"
         )
-    parts = [jax.lax.pmean(jnp.mean(z[:, i] ** 2), axis_name=AXIS) for i in range(2)]
+    parts = [jnp.mean(z[:, i] ** 2) for i in range(2)]
+    parts = jax.lax.pmean(parts, axis_name=AXIS)
     return z, parts
 
 

@@ -87,7 +87,7 @@ class Expression:
     called: str
     #: True for a tuple, list or dict display.
     is_display: bool
-    #: True where a mean or sum of its parts is the mean or sum of it: + - and displays.
+    #: True where a mean or sum of its parts is the mean or sum of it: + -, displays and comprehensions.
     is_linear: bool
     #: True for * and /, where that holds for one of the two while the other is whole.
     is_product: bool

@@ -13,7 +13,7 @@ def is_linear(node: cst.CSTNode) -> bool:
         return isinstance(node.operator, cst.Add | cst.Subtract)
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus | cst.Plus)
-    return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
+    return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.ListComp | cst.DictComp | cst.Subscript)
 
 
 def is_product(node: cst.CSTNode) -> bool:

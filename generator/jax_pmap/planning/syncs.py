@@ -324,7 +324,7 @@ class Placer(Bodies):
         linear = expression.is_linear or (expression.is_product and len(partial) == 1)
         # Of a tuple with what is whole already, no one collective is around all.
         event = events.get(expression.point)
-        mixed = expression.is_display and event is not None and event.partly_whole
+        mixed = event is not None and event.partly_whole
         if not partial or (linear and not mixed):
             return [self.earliest(expression, events)]
         return [origin for child in partial for origin in self.origins(child, events)]
