@@ -87,6 +87,13 @@ def product(ws, x):
     return functools.reduce(operator.mul, [jnp.mean(x @ w) for w in ws]) * 2
 
 
+def many(ws, x):
+    total = 0.0
+    for w in ws:
+        total = total + jnp.tanh(x @ w)
+    return functools.reduce(operator.mul, [jnp.mean(x @ w) for w in ws[405:]], jnp.mean(total))
+
+
 def deep(ws, x):
     for w in ws:
         x = jnp.tanh(x * w)
@@ -96,6 +103,11 @@ def deep(ws, x):
 def inputs():
     draw = np.random.default_rng(0)
     return [draw.normal(size=3)], draw.normal(size=(24, 3))
+
+
+def inputs_many():
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=3) for _ in range(400)], draw.normal(size=(24, 3))
 """
 X = ("--arg", "x=f32[24,4]")
 Y = ("--arg", "y=f32[24]")
@@ -223,6 +235,11 @@ def test_a_number_of_layers_may_be_another(shared: Project) -> None:
     assert 'as_proved("product: `ws`", ws, ("float", None))' in made.stdout
     made = shared.run("gen", "layers.py::deep", "--inputs", "layers.py::inputs", "--no-run")
     assert made.exit_code == 0 and "as_proved(" not in made.stdout, made.stderr
+    # Of a large program too, of which fewer lengths are tried.
+    made = shared.run("gen", "layers.py::many", "--inputs", "layers.py::inputs_many", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "`ws[1]` (float64), `ws[2]` (float64) and 398 more in NumPy" in " ".join(made.stderr.split())
+    assert 'as_proved("many: `ws`", ws, *[("float", None)] * 400)' in made.stdout
 
 
 def test_verify_refuses_written_code_that_works_in_another_way_with_several_columns(shared: Project) -> None:

@@ -32,6 +32,7 @@ from jax_pmap.syntax.parse import ParsedSource, parse
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.threads import Countdown, at_once
+from jax_pmap.units import first_few
 from jax_pmap.version import VERSION
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
@@ -164,8 +165,7 @@ def _changed(recorded: Recorded) -> str:
     others = [str(use) for use in now.uses if (use.file, use.digest) not in recorded.uses]
     if not others:
         return f"`{recorded.source}` no longer uses all that it was generated with"
-    more = f" and {len(others) - SHOWN_USES} more" if len(others) > SHOWN_USES else ""
-    return f"{', '.join(others[:SHOWN_USES])}{more} changed, which `{recorded.source}` uses"
+    return f"{first_few(others, SHOWN_USES)} changed, which `{recorded.source}` uses"
 
 
 def _source_of(request: Request) -> ParsedSource:

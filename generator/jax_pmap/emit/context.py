@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import textwrap
@@ -57,6 +58,8 @@ DOCSTRING_WIDTH = 86
 #: What a device gets of gradients, or has its part of.
 _SCATTERED = {"psum": "sum", "pmean": "mean", "psum_scatter": "sum", "pmean_scatter": "mean"}
 
+#: Forms of leaves that are alike from which on they are counted: the layers of a model.
+MANY_FORMS = 4
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
 #: Names that the helpers in the templates use beside the user's arguments.
@@ -349,7 +352,9 @@ class Context:
                 )
                 forms.append(tuple_source([string(_kind(leaf.dtype, bits=True)), *sizes]))
             called = string(f"{self.unit.name}: `{argument.name}`")
-            lines.append(f"{self.n.as_proved}({called}, {argument.name}, {', '.join(forms)})")
+            rows = [(form, len([*alike])) for form, alike in itertools.groupby(forms)]
+            listed = [f"*[{form}] * {n}" if n >= MANY_FORMS else ", ".join([form] * n) for form, n in rows]
+            lines.append(f"{self.n.as_proved}({called}, {argument.name}, {', '.join(listed)})")
         return ["# Asked once for each form, while it is traced.", *lines] if lines else []
 
     def _size_there(self, leaf: Leaf, at: int) -> str:

@@ -18,6 +18,7 @@ from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.library import COMPILERS, MARKERS
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
+from jax_pmap.units import first_few
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 from jax_pmap.worker.scopes import used_names
@@ -417,9 +418,8 @@ def _failed(rows: Iterable[tuple[str, int, str]]) -> str:
             if not error.startswith("MissingError")
         )
     )
-    more = f" and {len(places) - SHOWN_MODULES} more" if len(places) > SHOWN_MODULES else ""
     return (
-        f"other modules were loaded without what fails in them: {', '.join(places[:SHOWN_MODULES])}{more}; "
+        f"other modules were loaded without what fails in them: {first_few(places, SHOWN_MODULES)}; "
         "the emitted file runs where its imports work"
     )
 

@@ -22,6 +22,7 @@ from jax_pmap.model import RefusalError, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.syntax.definitions import find, functions_in
 from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.units import first_few
 
 #: Names of candidates and neighbours that a message shows.
 SHOWN = 20
@@ -240,8 +241,7 @@ class Project:
 
     def listed(self, found: Sequence[Candidate]) -> str:
         """The first few candidates, as they are typed."""
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        return ", ".join(f"`{self.typed(c.path, c.qualname)}`" for c in found[:3]) + more
+        return first_few([f"`{self.typed(c.path, c.qualname)}`" for c in found])
 
     def imported_file(self, path: Path, dotted: str, level: int) -> Path | None:
         """File of the module that the file at `path` imports as `dotted`, with `level` dots before it."""

@@ -15,6 +15,7 @@ from jax_pmap.planning.roles import RoleFinder
 from jax_pmap.problems import first_line, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import ROOM, TIME, Session
+from jax_pmap.units import first_few
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import ASKS_FOR_TYPES, NOT_TAKEN, CallComparison, unless
 from jax_pmap.worker.scopes import names_in
@@ -179,10 +180,11 @@ def refuse(answer: CallComparison, target: Target, directory: Path) -> None:
             facts.span,
         )
     if answer.narrowed:
-        names = ", ".join(f"`{row.name}` ({row.dtype})" for row in answer.narrowed)
+        names = first_few([f"`{row.name}` ({row.dtype})" for row in answer.narrowed])
+        lose = "loses" if len(answer.narrowed) == 1 else "lose"
         raise refused(
             "JP062",
-            f"{names} loses digits where jax takes it in 32 bits, as on several devices: {values}",
+            f"{names} {lose} digits where jax takes it in 32 bits, as on several devices: {values}",
             "Do that arithmetic before the call and pass what it gives, or let jax have 64 bits: "
             f'`jax.config.update("jax_enable_x64", True)`; {COMPILED}',
             facts.span,
@@ -210,7 +212,7 @@ def said(answer: CallComparison, target: Target) -> list[str]:
         )
     wide = [row for row in answer.wide if row.dtype.endswith("64")]
     if wide:
-        names = ", ".join(f"`{row.name}` ({row.dtype})" for row in wide)
+        names = first_few([f"`{row.name}` ({row.dtype})" for row in wide])
         notes.append(
             f"called uncompiled, `{name}` computes with {names} in NumPy; the parallel one does in jax, "
             "which gave the same on these inputs"

@@ -15,6 +15,7 @@ from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.units import first_few
 from jax_pmap.worker import protocol
 from jax_pmap.worker.origins import is_users
 from jax_pmap.worker.protocol import Frame, Layer, Problem
@@ -124,10 +125,9 @@ def named(
         return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)
     first = rows[0]
     names = list(dict.fromkeys(f"`{row.path}`" for row in rows if row.path))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     place = called_at(first.frames, session.directory)
     known = [first.layer, *([place] if place else [])]
-    layers = f"{', '.join(names[:SHOWN])}{more} ({', '.join(known)})" if names else ", ".join(known)
+    layers = f"{first_few(names, SHOWN)} ({', '.join(known)})" if names else ", ".join(known)
     return Refusal(
         "JP066",
         f"{layers}: the layer normalises by mean and variance of the batch it sees, and on a device that is "

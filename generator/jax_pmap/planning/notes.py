@@ -10,6 +10,7 @@ from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.reading.target import Target
+from jax_pmap.units import first_few
 
 
 def plan_notes(
@@ -112,7 +113,7 @@ def _static_notes(
             ]
             if not constants:
                 continue
-            some = ", ".join(f"`{path}`" for path in constants[:3]) + (", …" if len(constants) > 3 else "")
+            some = first_few([f"`{path}`" for path in constants])
             yield (
                 f"{some} {'is' if len(constants) == 1 else 'are'} no array and static: the proof holds for "
                 "the value given; one that reduces differently may need other collectives"

@@ -8,7 +8,7 @@ from pathlib import Path
 from jax_pmap.model import EXCHANGE, GATHERED, Plan, refused
 from jax_pmap.problems import error_line
 from jax_pmap.reading.target import Target
-from jax_pmap.units import human_bytes
+from jax_pmap.units import first_few, human_bytes
 from jax_pmap.worker import protocol
 
 #: Outputs that a note lists.
@@ -43,10 +43,9 @@ def rounding_alone(checks: Sequence[protocol.Check], target: Target) -> Iterator
             "Give inputs of another size, or compute in wider floats",
             target.facts.span,
         )
-    some = ", ".join(f"`{path}`" for path in paths[:SHOWN])
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    some = first_few([f"`{path}`" for path in paths], SHOWN)
     yield (
-        f"nothing to compare in output {some}{more}: rounding alone, on one device too, as where a gradient "
+        f"nothing to compare in output {some}: rounding alone, on one device too, as where a gradient "
         "cancels to zero"
     )
 

@@ -47,7 +47,7 @@ from jax_pmap.report.text import (
     short_dtype,
     usual_devices,
 )
-from jax_pmap.units import human_bytes
+from jax_pmap.units import first_few, human_bytes
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 #: Devices that are drawn; more are counted.
@@ -535,7 +535,7 @@ def _step(drawn: Communicated, syncs: Sequence[Sync]) -> Step:
     # Each device of a ring sends its share of a sum once around, and of the result once more.
     rounds = (2 if wire == "all-reduce" else 1) * (devices - 1) / devices
     names = [sync.value + path for sync in syncs for path in sync.paths]
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = first_few(names)
     if first.where == "around":
         what = "its keys are folded with the device's index: other numbers on each device"
     return Step(
