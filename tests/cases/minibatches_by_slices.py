@@ -62,8 +62,8 @@ def p_f(w, x, y):
     w = w - 0.1 * jax.lax.pmean(jax.grad(loss)(w, x[part], y[part]), axis_name=AXIS)
     total = jnp.zeros_like(w)
     for xs, ys in zip(jnp.split(x, 3), jnp.split(y, 3), strict=True):
-        total = total + jax.lax.pmean(jax.grad(loss)(w, xs, ys), axis_name=AXIS)
-    return w - 0.1 * total, jnp.stack(losses)
+        total = total + jax.grad(loss)(w, xs, ys)
+    return w - 0.1 * jax.lax.pmean(total, axis_name=AXIS), jnp.stack(losses)
 
 
 @functools.cache

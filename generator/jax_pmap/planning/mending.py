@@ -382,18 +382,34 @@ class Mending:
     def added_to(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
         """Whether all that is done with a partial value is to add to it, partial in the same way.
 
-        Then the sum is made whole once, where it is used, and not at every statement.
+        Then the sum is made whole once, where it is used, and not at every statement or in every round.
         """
-        if len(statement.names) != 1:
-            return False
-        name = statement.names[0][0]
         following = self.table.next_mention.get(statement.index)
-        if following is None or following.accumulates != name or following.block != statement.block:
+        if len(statement.names) != 1 or following is None:
             return False
-        # The sum itself may be whole by now; what is assigned to it is not.
-        later = [other for other in events if other.point == following.value]
+        name, point = statement.names[0]
+        if self._sums_rounds(statement, following, events):
+            later = [other for other in events if other.point == point]
+        elif following.accumulates == name and following.block == statement.block:
+            # The sum itself may be whole by now; what is assigned to it is not.
+            later = [other for other in events if other.point == following.value]
+        else:
+            return False
         op = event.whole_op(numbers=False)
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
+
+    def _sums_rounds(self, statement: Statement, following: Statement, events: Sequence[Event]) -> bool:
+        """Whether a loop of Python only adds to a name, which is read once behind the loop."""
+        name = statement.names[0][0]
+        if statement.accumulates != name or not self._repeats(statement, events):
+            return False
+        mentions = [
+            s for s in self.table.body.statements.values() if name in s.reads or name in dict(s.names)
+        ]
+        behind = [s for s in mentions if place(s.span) > place(statement.span)]
+        reads = [e for e in self.table.body.expressions if e.text == name and e.statement == following.index]
+        around = [s for s in mentions if statement.block in s.blocks]
+        return around == [statement] and behind == [following] and len(reads) == 1
 
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""
