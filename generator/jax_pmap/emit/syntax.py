@@ -56,7 +56,21 @@ def sum_terms(node: cst.BaseExpression) -> list[cst.BaseExpression]:
         return [*sum_terms(node.left), *sum_terms(node.right)]
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
         return [*sum_terms(node.left), node.right]
+    if isinstance(node, cst.Call) and _adds_trees(node):
+        return [term for each in node.args[1:] for term in sum_terms(each.value)]
     return [node]
+
+
+def _adds_trees(node: cst.Call) -> bool:
+    """Whether a call adds trees leaf by leaf: ``jax.tree.map(jnp.add, total, grads)``, or with a lambda."""
+    code = cst.Module([]).code_for_node
+    if not code(node.func).endswith(("tree.map", "tree_map")) or len(node.args) != 3:
+        return False
+    add = node.args[0].value
+    if not isinstance(add, cst.Lambda):
+        return code(add).endswith(".add")
+    names = {each.name.value for each in add.params.params}
+    return {code(each) for each in sum_terms(add.body)} == names and len(names) == 2
 
 
 def lines_of(suite: cst.CSTNode) -> Sequence[cst.CSTNode]:
@@ -190,9 +204,17 @@ class _Names(cst.CSTVisitor):
         node.value.visit(self)
         return False
 
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        bound = _Bindings()
+        node.params.visit(bound)
+        defaults = (each.default for each in (*node.params.params, *node.params.kwonly_params))
+        self.names |= names_in(node.body) - bound.names
+        self.names = self.names.union(*(names_in(each) for each in defaults if each is not None))
+        return False
+
 
 def names_in(node: cst.CSTNode) -> frozenset[str]:
-    """Every name in an expression, also inside nested functions."""
+    """Every name in an expression, also inside nested functions, but for the parameters of lambdas."""
     visitor = _Names()
     node.visit(visitor)
     return frozenset(visitor.names)

@@ -380,36 +380,51 @@ class Mending:
         )
 
     def added_to(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
-        """Whether all that is done with a partial value is to add to it, partial in the same way.
+        """Whether all that is done with a partial value is to add it up, with others that are partial so too.
 
         Then the sum is made whole once, where it is used, and not at every statement or in every round.
         """
-        following = self.table.next_mention.get(statement.index)
-        if len(statement.names) != 1 or following is None:
+        name = next(name for name, point in statement.names if point == event.point)
+        following = self.table.next_mention.get((statement.index, name))
+        if following is None:
             return False
-        name, point = statement.names[0]
-        if self._sums_rounds(statement, following, events):
-            later = [other for other in events if other.point == point]
+        sums: int | None = None
+        if self._sums_rounds(statement, name, following, events):
+            sums = event.point
         elif following.accumulates == name and following.block == statement.block:
             # The sum itself may be whole by now; what is assigned to it is not.
-            later = [other for other in events if other.point == following.value]
-        else:
-            return False
+            sums = following.value
+        elif following.accumulates in dict(following.names) and self._is_term_alone(
+            statement, name, following
+        ):
+            sums = following.names[0][1]
         op = event.whole_op(numbers=False)
+        later = [other for other in events if other.point == sums]
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
 
-    def _sums_rounds(self, statement: Statement, following: Statement, events: Sequence[Event]) -> bool:
+    def _mentions(self, name: str) -> list[Statement]:
+        """The statements of the target that read or bind a name, those left out where it is a parameter."""
+        found = [s for s in self.table.body.statements.values() if name in s.reads or name in dict(s.names)]
+        return [s for s in found if name not in self.table.scopes[s.scope].parameters]
+
+    def _sums_rounds(
+        self, statement: Statement, name: str, following: Statement, events: Sequence[Event]
+    ) -> bool:
         """Whether a loop of Python only adds to a name, which is read once behind the loop."""
-        name = statement.names[0][0]
         if statement.accumulates != name or not self._repeats(statement, events):
             return False
-        mentions = [
-            s for s in self.table.body.statements.values() if name in s.reads or name in dict(s.names)
-        ]
-        behind = [s for s in mentions if place(s.span) > place(statement.span)]
+        others = [s for s in self._mentions(name) if s != statement]
+        behind = [s for s in others if place(s.span) > place(statement.span)]
         reads = [e for e in self.table.body.expressions if e.text == name and e.statement == following.index]
-        around = [s for s in mentions if statement.block in s.blocks]
-        return around == [statement] and behind == [following] and len(reads) == 1
+        once = len(reads) == 1 and (behind == [following] or name in dict(following.names))
+        begun = all(name not in s.reads for s in others if s not in behind)
+        return once and begun and statement.block not in following.blocks
+
+    def _is_term_alone(self, statement: Statement, name: str, following: Statement) -> bool:
+        """Whether a name is bound once, and read once: by a sum, in the same suite, of which it is a term."""
+        alone = {s.index for s in self._mentions(name)} == {statement.index, following.index}
+        terms = [each.text for each in self._terms(following)]
+        return alone and following.block == statement.block and terms.count(name) == 1
 
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""

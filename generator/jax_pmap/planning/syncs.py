@@ -54,15 +54,16 @@ class Placer(Bodies):
             if call.function not in {scope.name for scope in body.scopes.values()}:
                 self.open(call.function, body)
 
-    def _next_mentions(self) -> dict[int, Statement]:
-        """For each statement of the target that binds one name, the next one that reads or binds it."""
-        following: dict[int, Statement] = {}
+    def _next_mentions(self) -> dict[tuple[int, str], Statement]:
+        """For each name that a statement of the target binds, the next one that reads or binds it."""
+        following: dict[tuple[int, str], Statement] = {}
         last: dict[str, Statement] = {}
         for statement in sorted(self.body.statements.values(), key=lambda s: place(s.span)):
-            for name in {*statement.reads, *(name for name, _ in statement.names)} & last.keys():
-                following[last.pop(name).index] = statement
-            if len(statement.names) == 1 and statement.scope == self.body.scope.index:
-                last[statement.names[0][0]] = statement
+            names = {name for name, _ in statement.names}
+            for name in {*statement.reads, *names} & last.keys():
+                following[last.pop(name).index, name] = statement
+            if statement.scope == self.body.scope.index:
+                last |= dict.fromkeys(names, statement)
         return following
 
     def wrap_all(
