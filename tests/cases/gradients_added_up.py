@@ -24,7 +24,7 @@ def train_step(params, x, y):
 def inputs(seed):
     rng = np.random.default_rng(seed)
     params = {"w": rng.normal(size=(4, 8)).astype("float32"), "v": rng.normal(size=8).astype("float32")}
-    return params, rng.normal(size=(24, 4)).astype("float32"), rng.normal(size=24).astype("float32")
+    return params, rng.normal(size=(36, 4)).astype("float32"), rng.normal(size=36).astype("float32")
 # output
 """Data-parallel `train_step`: same call and same results as gradients_added_up.py::train_step, on N devices."""
 

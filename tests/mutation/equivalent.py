@@ -70,6 +70,15 @@ ARGUED: dict[tuple[str, str], str] = {
     ("wrong_in_axes", "time_before_batch"): "the mean of what is whole on every device is the mean of all",
     ("sync_after_function", "trilinear"): LINEAR,
     ("sync_after_function", "jacobian_of_residuals"): LINEAR,
+    (
+        "sync_after_function",
+        "gradients_added_up",
+    ): "the step in between is linear, or a maximum of a maximum, and all else in it is whole",
+    ("ratio_reduced", "gradients_added_up"): "every device divides by the same number",
+    (
+        "update_lost",
+        "gradients_added_up",
+    ): "it is split along its minibatches instead, each of which has an axis of one more for the mean",
     ("sync_late", "views_in_one_pass"): LINEAR,
     ("update_lost", "minibatches"): "the reshape below gives `y` its minibatches in either form",
 }
@@ -112,9 +121,6 @@ def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
         return "`own_share` gives a device all rows: it does the work of all, and the results are the same"
     if mutant.fault == "one_device" and "NamedSharding(" in mutant.line and "jax.pmap" in mutant.code:
         return "it is where arrays are put ahead of the call, which puts them on all of its devices anyway"
-    on_three = mutant.fault == "dropped_on_one_count" and " == 3 else " in mutant.code
-    if on_three and source.name == "minibatches":
-        return "the original takes no batch that three devices share evenly, as the proof notes"
     if mutant.fault == "misaligned":
         rank = int(re.findall(r"leaf.ndim == (\d)", mutant.code)[0])
         if rank not in ranks:

@@ -259,9 +259,7 @@ class _Proof:
             why = affordable.why if affordable.counts else f"{LEFT_OUT}: {affordable.why}"
             return self._taking(affordable.counts, affordable.rows or self.batch), affordable.rows, why
         if multiple > 1 and (derived.told is None or not derived.complete):
-            unit = max(self.counts) * multiple
-            rows = self.batch // unit * unit
-            return self.counts if rows else (), rows, ""
+            return tuple(count for count in self.counts if count * multiple <= self.batch), None, ""
         return self.counts, None, ""
 
     def _taking(self, counts: tuple[int, ...], rows: int) -> tuple[int, ...]:

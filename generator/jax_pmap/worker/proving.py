@@ -25,11 +25,11 @@ from .uneven import check_uneven
 
 
 def usable_sizes(
-    trials: Trials, counts: Sequence[int], base: int, shares: int = 0
+    trials: Trials, counts: Sequence[int], base: int, shares: int = 0, multiple: int = 1
 ) -> tuple[dict[int, int], list[Skipped]]:
     """The batch for each device count, and the counts for which the reference refuses the cut batch.
 
-    It is divided among all of the devices, or among `shares` of them.
+    It is divided among all of the devices, or among `shares` of them, each of which has a `multiple` of rows.
 
     Raises:
         Problem: the reference fails on the whole batch too.
@@ -38,7 +38,9 @@ def usable_sizes(
     sizes: dict[int, int] = {}
     skipped: list[Skipped] = []
     for count in counts:
-        size = base // (shares or count) * (shares or count)
+        among = shares or count
+        # Where that is no row at all, the code itself refuses what it is given.
+        size = base // (among * multiple) * among * multiple or base // among * among
         try:
             trials.at(kind, 0, size, trials.question.shares(size, count))
         except (MemoryError, Problem):
@@ -144,13 +146,13 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
     question = trials.question = dataclasses.replace(trials.question, among=shares)
     base = question.rows
     try:
-        sizes, skipped = usable_sizes(trials, counts, base, shares)
+        sizes, skipped = usable_sizes(trials, counts, base, shares, asked.multiple)
     except Problem:
         if not question.wide:
             raise
         # A callback may give the dtype that it says, and no other.
         question = trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
-        sizes, skipped = usable_sizes(trials, counts, base, shares)
+        sizes, skipped = usable_sizes(trials, counts, base, shares, asked.multiple)
     most = max(sizes, default=0)
     proof = _Emitted(trials, emitted, base, most, skipped, asked)
 
