@@ -1030,6 +1030,68 @@ assert model.layers[0] is model.layers[1]
 """
 
 
+WINDOWED = """
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+
+    class Windowed(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(8, 8, rngs=rngs)
+            self.windows = nnx.data([3, 0])
+            self.scale = nnx.data(0.5)
+            self.shift = nnx.data(jnp.ones(8))
+
+        def __call__(self, x):
+            for window in self.windows:
+                if window > 0:
+                    x = x.at[:, :window].add(self.shift[:window])
+                x = jnp.tanh(self.linear(x)) * self.scale
+            return x
+
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        def loss_fn(model):
+            return jnp.mean((model(x) - x) ** 2)
+
+        loss, grads = nnx.value_and_grad(loss_fn)(model)
+        optimizer.update(model, grads)
+        return loss
+
+
+    def inputs(seed=0):
+        model = Windowed(nnx.Rngs(0))
+        x = jax.random.normal(jax.random.key(seed), (24, 8))
+        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), x
+    """
+
+
+def test_numbers_that_no_variable_of_an_nnx_module_has_are_constants_as_for_nnx_jit(project):
+    pytest.importorskip("flax", minversion="0.12")
+    code = proved(project, WINDOWED, "step")
+    assert "return loss, (partition(model)[0], optimizer)" in code
+    assert "nnx.update((model, optimizer), nnx.state(changed))" in code
+    project.write("steps_pmap.py", code)
+    run_on_devices(
+        project,
+        """
+        import jax
+        from flax import nnx
+        import steps, steps_pmap
+
+        one, many = steps.inputs(), steps.inputs()
+        for _ in range(3):
+            assert abs(steps.step(*one) - steps_pmap.step(*many)) < 1e-5
+        left, right = (nnx.to_pure_dict(nnx.state(each[0], nnx.Param)) for each in (one, many))
+        assert jax.tree.all(jax.tree.map(lambda x, y: abs(x - y).max() < 1e-5, left, right))
+        assert list(many[0].windows) == [3, 0] and many[0].scale == 0.5
+        """,
+    )
+
+
 def test_nnx_objects_that_are_reached_by_two_names_stay_one(project):
     pytest.importorskip("flax")
     code = proved(project, SHARED, "step", inputs="objects")

@@ -785,9 +785,14 @@ class Context:
     def _call(self) -> str:
         function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
         only = self.split[0].name if len(self.split) == 1 else None
-        values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
+        passed = [self.partition.passed(a.name) for a in self.arguments]
         # What is changed in place stays the caller's own object: only the call gets it from `replicate`.
-        values = [f"{self.n.replicate}({v})" if v in self.replicated else v for v in values]
+        values = [
+            f"{self.n.shard if a.name == only else self.n.replicate}({value})"
+            if a.name == only or a.name in self.replicated
+            else value
+            for a, value in zip(self.arguments, passed, strict=True)
+        ]
         values = [
             f'{self.n.put}("{a.name}", {value})' if a.name in self.put else value
             for a, value in zip(self.arguments, values, strict=True)

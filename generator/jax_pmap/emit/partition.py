@@ -15,7 +15,7 @@ import libcst as cst
 
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.source import returned
-from jax_pmap.model import Argument, Plan
+from jax_pmap.model import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +25,38 @@ class Part:
     name: str
     #: Name of the parameter that gets its constants.
     static: str
+    #: Name of its arrays in the drop-in: its own, unless the caller's object is wanted after the call.
+    arrays: str
     #: Whether Equinox's own functions do it.
     equinox: bool
 
 
-def parts_of(arguments: Sequence[Argument], taken: frozenset[str]) -> tuple[Part, ...]:
+def parts_of(plan: Plan, taken: frozenset[str]) -> tuple[Part, ...]:
     """The arguments to partition, in order, with names for their constants."""
-    out = []
-    for argument in arguments:
-        if argument.partition:
-            static = f"{argument.name}_static"
-            while static in taken or static in {a.name for a in arguments}:
-                static += "_"
-            out.append(Part(argument.name, static, argument.partition == "equinox"))
-    return tuple(out)
+    names = taken | {argument.name for argument in plan.arguments}
+
+    def free(name: str) -> str:
+        while name in names:
+            name += "_"
+        return name
+
+    return tuple(
+        Part(
+            name := argument.name,
+            free(f"{name}_static"),
+            free(f"{name}_arrays") if name in plan.mutated else name,
+            argument.partition == "equinox",
+        )
+        for argument in plan.arguments
+        if argument.partition
+    )
 
 
 class Partition:
     """What the templates show of the arguments that are partitioned, for one plan."""
 
     def __init__(self, plan: Plan, taken: frozenset[str], names: Names, *, enclosed: bool = False) -> None:
-        self.parts = parts_of(plan.arguments, taken)
+        self.parts = parts_of(plan, taken)
         self.by_name = {part.name: part for part in self.parts}
         self.kept = {path: self.by_name[name] for path, name in plan.kept}
         self.mutated = plan.mutated
@@ -56,6 +67,11 @@ class Partition:
         #: Static arguments that are passed in something that can be hashed.
         self.wrapped = [argument.name for argument in plan.arguments if argument.wrapped]
 
+    def passed(self, name: str) -> str:
+        """What the drop-in passes of an argument."""
+        part = self.by_name.get(name)
+        return name if part is None else part.arrays
+
     @property
     def statics(self) -> list[str]:
         """Parameters behind the function's own: the constants of each argument."""
@@ -63,7 +79,7 @@ class Partition:
 
     def before(self) -> list[str]:
         """Lines of the drop-in that take the arguments apart."""
-        apart = [f"{part.name}, {part.static} = {self._apart(part, part.name)}" for part in self.parts]
+        apart = [f"{part.arrays}, {part.static} = {self._apart(part, part.name)}" for part in self.parts]
         return [*apart, *(f"{name} = {self.n.Constant}({name})" for name in self.wrapped)]
 
     def inside(self) -> list[str]:
@@ -98,9 +114,10 @@ class Partition:
         module = cst.parse_module(body)
         if self.kept:
             module = module.visit(_Returns(self))
+        left = [self.arrays(self.by_name[x], x) if x in self.by_name else x for x in self.mutated]
         if self.mutated:
-            module = module.visit(_Changes(self.objects))
-        last = [] if not self.mutated or returns_value(body) else [f"return {self.objects.strip('()')}"]
+            module = module.visit(_Changes(left[0] if len(left) == 1 else f"({', '.join(left)})"))
+        last = [] if not self.mutated or returns_value(body) else [f"return {', '.join(left)}"]
         return "\n".join([*self.inside(), *guards, module.code.rstrip(), *last])
 
     @property

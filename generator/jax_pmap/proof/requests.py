@@ -68,8 +68,9 @@ def replicated_leaves(plan: Plan) -> tuple[int, ...]:
     if plan.mesh:
         return ()  # Where each lies on the mesh is compared, and so are copies among those.
     found = [i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED]
-    changed = sum(len(argument.leaves) for argument in plan.arguments if argument.name in plan.mutated)
-    return (*found, *range(len(plan.outputs), len(plan.outputs) + changed))
+    changed = [leaf for each in plan.arguments if each.name in plan.mutated for leaf in each.leaves]
+    changes = [i for i, leaf in enumerate(changed, len(plan.outputs)) if leaf.role is not Role.STATIC]
+    return (*found, *changes)
 
 
 def mesh_of(plan: Plan) -> protocol.Mesh | None:

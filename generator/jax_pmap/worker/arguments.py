@@ -6,7 +6,7 @@ import keyword
 import operator
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 
 from . import sharing
 from .exceptions import summary
-from .leaves import category, dtype_of, in_order, leaf_paths, mapped, shape_of, to_host
+from .leaves import category, dtype_of, in_order, is_graph_node, leaf_paths, mapped, shape_of, to_host
 from .protocol import Problem
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -28,16 +28,27 @@ def constants(value: Any) -> dict[int, Any]:
     """Leaves of an argument that are compile-time constants, by index: what no array can stand for.
 
     A function is such a leaf, and in an Equinox module, Python numbers are constants too: what
-    ``eqx.partition(value, eqx.is_array)`` leaves behind. All of a value without arrays is left to
-    its role.
+    ``eqx.partition(value, eqx.is_array)`` leaves behind. So are those of a Flax NNX object that no variable
+    of it has, to `nnx.jit`. All of a value without arrays is left to its role.
     """
     leaves = jax.tree.leaves(value)
     kinds = [category(leaf) for leaf in leaves]
-    if "opaque" not in kinds and not is_module(value):
+    variable = {index for index, of_variable in enumerate(_in_variables(value)) if of_variable}
+    if "opaque" not in kinds and not is_module(value) and len(variable) in (0, len(leaves)):
         return {}
     if not {"array", "key"} & set(kinds):
         return {}
-    return {i: leaf for i, leaf in enumerate(leaves) if kinds[i] not in ("array", "key")}
+    dynamic = {index for index, kind in enumerate(kinds) if kind in ("array", "key")}
+    dynamic |= {index for index in variable if kinds[index] != "opaque"}
+    return {index: leaf for index, leaf in enumerate(leaves) if index not in dynamic}
+
+
+def _in_variables(value: Any) -> Iterator[bool]:
+    """Of each leaf of a Flax NNX object, whether a variable has it; nothing of another value."""
+    if is_graph_node(value):
+        variable = sys.modules["flax.nnx"].Variable
+        for node in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, variable)):
+            yield from [isinstance(node, variable)] * len(jax.tree.leaves(node))
 
 
 def is_module(value: Any) -> bool:
