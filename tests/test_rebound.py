@@ -849,6 +849,51 @@ main()
 """
 
 
+STATES = """
+import jax.numpy as jnp
+
+
+class Scaled:
+    def apply(self, params, x, state=None):
+        def inner(v):
+            return jnp.tanh(v @ params) * (1.0 if state is None else state["scale"])
+
+        return inner(x)
+
+
+class Pair:
+    def __init__(self):
+        self.one, self.other = Scaled(), Scaled()
+
+    def apply(self, params, x, state=None):
+        if state is not None:
+            state["scale"] = state.get("scale")
+
+        def inner(v, own):
+            return self.one.apply(params, v, state=own) + self.other.apply(params, v, state=own)
+
+        return inner(x, state)
+
+
+scaled = Scaled()
+
+
+def step(params, x):
+    return jnp.mean(scaled.apply(params, x) ** 2)
+
+
+def inputs(seed=0):
+    return jnp.ones((6, 3)), jnp.ones((24, 6)) * (seed + 1)
+"""
+
+
+def test_what_a_call_makes_a_function_of_is_no_other_calls(shared: Project) -> None:
+    """A method of the same name changes what it is given by that name, and is not called."""
+    shared.write("states.py", STATES)
+    made = shared.run("gen", "states.py::step", "--inputs", "states.py::inputs")
+    assert made.exit_code == 0, made.stderr
+
+
 def test_what_the_maker_of_the_target_sets_ahead_of_it_is_taken(shared: Project) -> None:
     """And what others set of their own ahead of it, but not what it sets again, as it makes another one."""
     shared.write("sets.py", MAKES_AND_SETS.replace("AGAIN", "pass"))

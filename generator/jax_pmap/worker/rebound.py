@@ -8,6 +8,7 @@ import ast
 import contextlib
 import dis
 import functools
+import gc
 import inspect
 import itertools
 import types
@@ -316,10 +317,29 @@ def changed_later(
             may_be = [constants[use.root]] if use.root in constants else []
         for place in _places(use, spaces, may_be):
             if (change := written.get(place) or written.get((ANY_MODULE, place[1]))) is not None:
+                if use.is_free and _is_made_by_call(use, watch):
+                    break
                 what = ".".join((use.root.rpartition(LOCALS)[2], *use.attributes))
                 by = Site(change.scope.path, change.line, what)
                 return Later(Site(use.scope.path, use.line, what), by)
     return None
+
+
+def _is_made_by_call(use: Use, watch: Watch) -> bool:
+    """Whether the call that was watched made the function that a variable is read in, and left none of it.
+
+    What a function around such a one has is of that call too, and any other call has its own.
+    """
+    scope = use.scope
+    read_in = {
+        code
+        for code, taken in watch.taken.items()
+        if (code.co_filename, code.co_name) == (scope.path, scope.within)
+        and use.line in {line_at(code, at) for at in taken}
+    }
+    gc.collect()  # Functions that know themselves, as recursive ones do, are there until then.
+    kept = (each for each in gc.get_objects() if isinstance(each, types.FunctionType))
+    return bool(read_in) and not any(each.__code__ in read_in for each in kept)
 
 
 def _names_read(uses: Iterable[Use]) -> set[str]:
