@@ -282,6 +282,39 @@ def test_a_function_around_a_variable_that_was_never_set_is_told_from_others(pro
         assert said in " ".join((done.stdout + done.stderr).split())
 
 
+LOCKED = """
+import threading
+
+import jax
+import jax.numpy as jnp
+
+
+class Model:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def loss(self, w, x):
+        return jnp.mean((x @ w) ** 2)
+
+    def step(self, w, x):
+        loss, grad = jax.value_and_grad(self.loss)(w, x)
+        return w - 0.1 * grad, loss
+
+
+def inputs(seed=0):
+    return Model(), jnp.ones(3), jnp.ones((24, 3)) * (seed + 1)
+"""
+
+
+def test_of_the_object_of_a_method_that_has_no_contents_no_default_is_asked(project: Project) -> None:
+    project.write("model.py", LOCKED)
+    words = ("gen", "model.py::Model.step", "--inputs", "model.py::inputs")
+    says = ("hint: Have the proof hold for the Model given here and no other: --static self",)
+    project.refused("JP053", *words, says=says, exit_code=1)
+    made = project.run(*words, "--static", "self")
+    assert made.exit_code == 0, made.stderr
+
+
 def test_object_of_a_class_that_a_function_makes_is_told_from_others(project: Project) -> None:
     """They have one name, and what decides is a variable of the function, or stands in another such class."""
     write(

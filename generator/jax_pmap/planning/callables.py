@@ -150,19 +150,22 @@ def unknown(restricted: Mapping[str, str | None], facts: FunctionFacts, given: S
     return [name for name, source in restricted.items() if source is None and name not in settled]
 
 
-def decides(names: Sequence[str], by_name: Mapping[str, Mapping[str, Any]], facts: FunctionFacts) -> Refusal:
-    """The refusal of arguments that the reduction may depend on."""
+def decides(
+    names: Sequence[str], by_name: Mapping[str, Mapping[str, Any]], facts: FunctionFacts, receiver: str = ""
+) -> Refusal:
+    """The refusal of arguments that the reduction may depend on; the object of a method has no default."""
     first = by_name[names[0]]
     what = f"a {'callable' if first['callable'] else first['type']}"
     more = f" (and so may `{'`, `'.join(names[1:])}`)" if names[1:] else ""
     flags = " ".join(f"--static {name}" for name in names)
     each = "what is" if names[1:] else f"the {first['type']}"
+    default = "" if receiver in names else "Make it the parameter's default, or "
+    hint = f"{default}have the proof hold for {each} given here and no other: {flags}"
     return Refusal(
         "JP053",
         f"`{names[0]}` is {what}, on which the reduction may depend{more}, and the emitted file could not "
         "tell another one from it",
-        f"Make it the parameter's default, or have the proof hold for {each} given here and no other: "
-        f"{flags}",
+        hint[0].upper() + hint[1:],
         facts.span,
     )
 

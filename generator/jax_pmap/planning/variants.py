@@ -38,6 +38,7 @@ from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
 from jax_pmap.planning.written import own_sizes, with_positions
+from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
@@ -183,7 +184,8 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free and n not in told]
     same |= identities(case.session, asked)
     if not same.keys() >= {*asked}:
-        return decides([name for name in asked if name not in same], by_name, target.facts)
+        unlike = [name for name in asked if name not in same]
+        return decides(unlike, by_name, target.facts, receiver_of(target.parsed))
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
     unreached = [branch for _, branch in observer.watch.unreached(found.reached)]
     around = target.facts.closure_names
