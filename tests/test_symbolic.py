@@ -186,3 +186,16 @@ def test_what_jax_keeps_of_other_draws_is_compared_by_chance():
     for width in range(2, 40):
         draw = jax.make_jaxpr(lambda x, width=width: jax.random.normal(key, (*x.shape, width)))
         assert not symbolic.traced_unasked(lambda draw=draw: draw(leaf)).is_asked
+
+
+def test_a_trace_that_makes_too_many_sizes_is_given_up(monkeypatch):
+    """Of strided convolutions along the rows, jax compares what is many times as long with each layer."""
+
+    def padded():
+        x = jax.ShapeDtypeStruct((symbolic.rows(), 3), jnp.float32)
+        return jax.make_jaxpr(lambda x: [jnp.pad(x, ((n, 0), (0, 0))).sum() for n in range(20)])(x)
+
+    assert symbolic.traced_unasked(padded).made is not None
+    monkeypatch.setattr(symbolic, "MOST_MADE", 10)
+    assert symbolic.traced_unasked(padded).made is None
+    assert sum(symbolic.rows() * 0 + n for n in range(20)) == 190

@@ -1,5 +1,6 @@
 """Programs that are traced once for all sizes: with a symbol for the rows, in whose place numbers come."""
 
+import itertools
 import math
 import operator
 import os
@@ -38,8 +39,15 @@ OPERATIONS = (
 )
 #: Up to which number the divisors of another one are looked for.
 MOST_TRIED = 100_000
+#: Sizes that one trace may make of symbols. To compare those of a strided convolution along such an axis, jax
+#: makes others, and many times as many with each layer.
+MOST_MADE = 20_000
 #: Operations that Python may do with numbers.
 ARITHMETIC = frozenset({"convert_element_type", "add", "sub", "mul", "div", "neg", "pow", "integer_pow"})
+
+
+class TooLongError(Exception):
+    """Symbols take too long to compare."""
 
 
 def rows() -> Any:
@@ -85,6 +93,12 @@ def traced_unasked(trace: Callable[[], T]) -> Answered[T]:
     """
     kind = type(rows())
     found, is_asked = set[int](), False
+    steps = itertools.count()
+
+    def init(symbol: Any, *given: Any, **named: Any) -> None:
+        if next(steps) > MOST_MADE:
+            raise TooLongError
+        made_by(symbol, *given, **named)
 
     def note(symbol: Any, numbers: "frozenset[int] | None" = None) -> None:
         nonlocal is_asked
@@ -129,17 +143,20 @@ def traced_unasked(trace: Callable[[], T]) -> Answered[T]:
         note(symbol, _where_equal(symbol, 0))
         return True
 
+    made_by = kind.__init__
     before = {name: getattr(kind, name) for name in (*EQUAL, *RAISING, *TEXT)}
     try:
         for name, method in before.items():
             asking = raising(method) if name in RAISING else text(method)
             setattr(kind, name, equality(method, EQUAL[name]) if name in EQUAL else asking)
         kind.__bool__ = is_true
+        kind.__init__ = init
         made = traced(trace)
     finally:
         for name, method in before.items():
             setattr(kind, name, method)
         del kind.__bool__
+        kind.__init__ = made_by
     return Answered(made, is_asked, frozenset(found))
 
 
