@@ -40,7 +40,7 @@ from .in_numpy import TRIED, InNumpy
 from .jaxpr.trace import leaf_names
 from .leaves import in_order, is_abstract, leaf_paths
 from .protocol import Apart, CallComparison, CompareWithCall, Narrowed, Problem, Site
-from .rebound import changed_later
+from .rebound.changes import changed_later
 from .target import current
 from .written import compiles
 

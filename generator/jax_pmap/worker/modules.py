@@ -20,7 +20,7 @@ from .functions import located, named
 from .layers import OURS
 from .origins import is_users
 from .protocol import Callee, ModuleMethod
-from .rebound import MAKING
+from .rebound.uses import MAKING
 
 #: Libraries with `intercept_methods`.
 LIBRARIES = ("flax.linen", "haiku")
