@@ -7,7 +7,7 @@ from .jaxpr.forward import Sources, union
 from .jaxpr.versions import opened, scan_parts
 from .jaxpr.walk import walk
 from .layers import OURS
-from .placements.interpreter import adds_up, is_replaced
+from .placements.microbatched import adds_up, is_replaced
 
 #: Equations that make one value of several along ``axes``.
 REDUCING = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"})

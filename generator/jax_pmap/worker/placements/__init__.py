@@ -4,3 +4,5 @@ For N devices along one mesh axis, the value ``v`` on a device stands in a relat
 the whole-batch program, its *placement* (`lattice`); ``V`` is known by its *meaning*, a hash-consed term
 (`terms`). Each primitive has a *rule* that says which placement comes of which (`rules`).
 """
+
+from . import loops, mapped, normal  # noqa: F401 (they register themselves)

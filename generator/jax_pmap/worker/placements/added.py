@@ -14,10 +14,12 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from .arithmetic import FOLDED, fold
 from .equation import Equation, Result, Rule, Stuck, Value
+from .freezing import freeze
 from .lattice import Labels, Partial, Placement, Positions, Replicated, Sharded
 from .rounds import grouped, of_groups
-from .terms import FOLDED, Term, Terms, fold, freeze
+from .terms import Term, Terms
 
 
 class Content(enum.Enum):

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ from jax.extend.core import Literal
 from ..jaxpr.copies import broadcast
 from ..jaxpr.defined import definition
 from ..jaxpr.owned import is_foreign
-from ..jaxpr.raising import raises
 from ..jaxpr.versions import (
     NO_MEANING,
     inner_jaxpr,
@@ -30,6 +29,7 @@ from ..jaxpr.walk import FOREIGN
 from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
 from .added import Added
+from .arithmetic import SINGLE, eps_of, kind_of, name_of
 from .equation import (
     DIVIDED_AGAIN,
     RULES,
@@ -42,8 +42,9 @@ from .equation import (
     Value,
     axes_apart,
 )
+from .families import IDENTITIES, linear_in
+from .freezing import freeze
 from .lattice import (
-    OF_ROUNDS,
     WHOLE,
     Blocks,
     Copies,
@@ -51,11 +52,8 @@ from .lattice import (
     Dealt,
     Diagonal,
     Downward,
-    Extreme,
     Filled,
-    Index,
     Labels,
-    Loose,
     Mixed,
     OwnKey,
     OwnKeys,
@@ -64,38 +62,18 @@ from .lattice import (
     Positions,
     Power,
     Replicated,
-    Rounds,
-    Row,
-    RowNumber,
-    Running,
     Sharded,
     Spread,
     Unknown,
     times,
 )
 from .measure import measured, supposed
-from .numbered import filled_alike
 from .rounds import grouped, of_groups
-from .rules.elementwise import LARGEST_BATCH, describe
-from .terms import (
-    IDENTITIES,
-    SINGLE,
-    Shape,
-    Term,
-    Terms,
-    eps_of,
-    freeze,
-    kind_of,
-    largest_integer,
-    linear_in,
-    name_of,
-)
+from .rules.elementwise import describe
+from .terms import Shape, Term, Terms
 
 #: Powers of the device count that numbers in a trace may have.
 POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
-#: Times that the placements of a loop's carry may change before no relation is claimed of them.
-MOST_ROUNDS = 16
-NOTHING: Mapping[int, Value] = {}
 #: Primitives of which rules are asked also where every operand is whole.
 ASKED_ALWAYS = frozenset(
     {
@@ -192,14 +170,6 @@ def _signed(number: Any) -> Any:
     return number or str(number)
 
 
-def collective_in(jaxpr: Any) -> bool:
-    """Whether a program has a collective in it, or what may have one."""
-    return any(
-        (named_axes(each.params) and primitive_name(each) != "axis_index") or has_effects(each)
-        for each in equations_in(jaxpr)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Slice:
     """What a loop's body is given in each round of what the loop goes over."""
@@ -223,12 +193,21 @@ class Stacked:
     results: Sequence[Term]
 
 
-def moved(places: Sequence[Placement], loop: int, to: int) -> tuple[Placement, ...]:
-    """Placements in a round of one loop as those in a round of another, by the loops' nesting depths."""
-    return tuple(
-        replace(place, loop=to) if getattr(place, "loop", None) == loop else place  # type: ignore[arg-type]
-        for place in places
-    )
+@dataclass(slots=True)
+class Loops:
+    """What is known of the loops that a walk is in, and of those behind it."""
+
+    #: Nesting depth of loops, to tell their parameters apart.
+    depth: int = 0
+    #: What the programs are given that the walk is in.
+    given: list[Sequence[Value]] = field(default_factory=list)
+    #: What the values that loops give their bodies come of.
+    first: dict[Term, Term] = field(default_factory=dict)
+    #: The loops that stacked what others go over, and what slices of that are in those, by their depth.
+    stacks: dict[Term, Stacked] = field(default_factory=dict)
+    again: dict[tuple[int, Term], Term] = field(default_factory=dict)
+    #: The loops that are run again now, whose rounds may go over each other's rows.
+    running_again: list[Stacked] = field(default_factory=list)
 
 
 class Apart(Exception):
@@ -260,6 +239,22 @@ def whole_everywhere(params: Mapping[str, Any]) -> bool:
     """Whether a constraint says that every device has all of a value."""
     found = params.get("sharding", params.get("dst_sharding"))
     return bool(getattr(found, "is_fully_replicated", True))
+
+
+#: What runs the programs that an equation holds: of the walk, the equation in each trace, and its operands.
+Control = Callable[["Interpreter", Sequence[Any], Sequence[Value]], list[Value]]
+#: Of primitives that run programs in ways of their own, what does.
+CONTROL: dict[str, Control] = {}
+
+
+def control(name: str) -> Callable[[Control], Control]:
+    """Register what runs the programs of a primitive."""
+
+    def register(function: Control) -> Control:
+        CONTROL[name] = function
+        return function
+
+    return register
 
 
 class Interpreter:
@@ -296,21 +291,15 @@ class Interpreter:
 
     def _begin(self) -> None:
         """Forget what was met."""
+        self.loops = Loops()
         #: Sizes of the mesh axes that are bound where the walk is.
-        self._bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
+        self.bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
         #: How each key that is a device's own was made of the whole program's, and whose draws are whose.
         self._owned: dict[Term, Any] = {}
-        #: What the values that loops give their bodies come of.
-        self._first: dict[Term, Term] = {}
-        #: The loops that stacked what others go over, and what slices of that are in those, by their depth.
-        self._stacks: dict[Term, Stacked] = {}
-        self._again: dict[tuple[int, Term], Term] = {}
-        #: The loops that are run again now, whose rounds may go over each other's rows.
-        self._running_again: list[Stacked] = []
         #: Keys of which the devices' own are made by small numbers, as other keys are.
         self._alongside: set[Term] = set()
         #: Numbers that were met in the traces.
-        self._scalars: dict[Any, Value] = {}
+        self.scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
         #: What is drawn for rows with keys of the devices' own, and for how many.
         self._for_rows: dict[Term, int] = {}
@@ -328,8 +317,6 @@ class Interpreter:
         self.minibatches = 1
         #: Sums over devices of what is whole on each of them already.
         self.repeated: list[tuple[Any, ...]] = []
-        #: What the loops are given that the walk is in.
-        self._given: list[Sequence[Value]] = []
         #: What was met at each mark: the value, and the axes that `vmap` had put into it.
         self.marks: dict[int, tuple[Value, tuple[int, ...]]] = {}
         #: The same where that was zero at first, and was replaced by what was met later.
@@ -340,8 +327,6 @@ class Interpreter:
         self.cut: set[int] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
-        #: Nesting depth of loops, to tell their parameters apart.
-        self._depth = 0
         #: Whether there is a loop that may be one over microbatches.
         self.could_be_microbatches = False
 
@@ -367,6 +352,16 @@ class Interpreter:
         path = self.path(equation)
         return Value(made, tuple(Unknown(reason, path) for _ in self.axes))
 
+    def lost(self, equation: Any, why: str) -> list[Value]:
+        """Results of an equation of which nothing is known."""
+        return [self.unknown(why, equation) for _ in equation.outvars]
+
+    def is_zero(self, value: Value) -> bool:
+        """Whether a value is zero throughout, on every device too."""
+        return self.terms.is_zero(value.term) and all(
+            isinstance(p, (Replicated, Sharded, Filled)) for p in value.places
+        )
+
     def path(self, equation: Any) -> tuple[Any, ...]:
         """An equation, and those in whose jaxprs it stands, the innermost first."""
         if isinstance(equation, tuple):
@@ -379,11 +374,11 @@ class Interpreter:
         first = numbers[0]
         if np.ndim(first) == 0:
             key = tuple(map(_scalar, numbers))
-            found = self._scalars.get(key) if None not in key else None
+            found = self.scalars.get(key) if None not in key else None
             if found is None:
                 found = self._constant(numbers)
                 if None not in key:
-                    self._scalars[key] = found
+                    self.scalars[key] = found
             return found
         return self._constant(numbers)
 
@@ -648,22 +643,21 @@ class Interpreter:
                     self.zeros.setdefault(index, before)
             self.not_whole |= {index} if operands[0].places != self.whole else set()
             return list(operands)
-        special = getattr(self, f"_{name}", None) if name in SPECIAL else None
+        special = CONTROL.get(name)
         params = [e.params for e in equations]
         bodies = [inner_jaxpr(p) for p in params] if name in INLINED else self._defined(name, equations)
         if special is not None or (bodies and bodies[0] is not None):
             if len({static_form(e) for e in equations}) > 1:
                 raise traced_apart("other operations")
             self._around.append(equations[0])
-            self._given.append(operands)
+            self.loops.given.append(operands)
             try:
                 if special is None:
                     return self.run(bodies, operands)
-                made: list[Value] = special(equations, operands)
-                return made
+                return special(self, equations, operands)
             finally:
                 self._around.pop()
-                self._given.pop()
+                self.loops.given.pop()
         self.operations += 1
         computed = self._computed(name, equations, operands)
         if computed is not None:
@@ -672,11 +666,11 @@ class Interpreter:
             equations, operands = self._over_rows(name, equations, operands)
             params = [e.params for e in equations]
         if name in COLLECTIVES and not self._same_form(params):
-            return self._lost(equations[0], "what it does depends on the number of devices")
+            return self.lost(equations[0], "what it does depends on the number of devices")
         if name in COLLECTIVES and not set(named_axes(params[0])) & set(self.axes):
-            one = all(self._bound.get(axis) == 1 for axis in named_axes(params[0]))
+            one = all(self.bound.get(axis) == 1 for axis in named_axes(params[0]))
             alone = self._on_one_device(name, equations[0], operands) if one else None
-            return alone or self._lost(equations[0], "a collective over an axis that is not followed")
+            return alone or self.lost(equations[0], "a collective over an axis that is not followed")
         if name == "sharding_constraint" and operands[0].sliced and not whole_everywhere(params[0]):
             raise Apart(DIVIDED_AGAIN, self.path(equations[0]))
         made = self.apply(name, params, equations, operands)
@@ -705,7 +699,7 @@ class Interpreter:
 
     def _defined(self, name: str, equations: Sequence[Any]) -> list[Any]:
         """The programs that a library's primitive is defined by, where it has them and we have no rule."""
-        if name in RULES or name in SPECIAL or name in COLLECTIVES or name in FOREIGN:
+        if name in RULES or name in CONTROL or name in COLLECTIVES or name in FOREIGN:
             return []
         bodies = [definition(equation) for equation in equations]
         return [] if any(body is None for body in bodies) else bodies
@@ -1005,8 +999,8 @@ class Interpreter:
         if self._owned.setdefault(key, way) != way:
             return "two keys of this device's own are made of one key of the whole program"
         keys = [key]
-        while key in self._first and (apart or key not in self._behind):
-            key = self._first[key]  # What a loop is given is in one of its rounds a key from outside.
+        while key in self.loops.first and (apart or key not in self._behind):
+            key = self.loops.first[key]  # What a loop is given is in one of its rounds a key from outside.
             self._owned.setdefault(key, way)
             keys.append(key)
         if apart:
@@ -1090,915 +1084,6 @@ class Interpreter:
                     return sizes.pop()
         raise Stuck(f"its parameter `{name}` depends on the size of the share")
 
-    # --- control flow ---------------------------------------------------------------------
-
-    def _carry(
-        self,
-        index: int,
-        like: Any,
-        places: Sequence[Placement],
-        shapes: Sequence[Shape],
-        first: Value,
-        loops: int,
-    ) -> Value:
-        """What a loop's body is given of the round before; `loops` around it change it as well.
-
-        `first` is what it is in the first round.
-        """
-        shape = self.whole_shape(shapes, places)
-        dtype = str(getattr(like, "dtype", "?"))
-        made = Value(self.terms.make("carry", (self._depth, index, loops), (), shape, dtype), tuple(places))
-        self._first[made.term] = first.term
-        if self.added is not None:
-            self.added.carried(made, first, self._given[-1])
-        return made
-
-    def _slice(self, given: Slice) -> Value:
-        """What a loop's body is given in each round of what the loop goes over.
-
-        Of what an earlier loop has stacked, it is what a round of that one makes of what it carries. So the
-        gradients through two loops that carry the same are one, whatever else each has kept for its own.
-        """
-        stacked = self._stacks.get(given.over)
-        known = stacked is None or (self._depth, given.over) in self._again
-        if stacked is not None and not known and not any(stacked is each for each in self._running_again):
-            self._run_again(stacked)
-        term = self._again.get((self._depth, given.over))
-        if term is None:
-            term = self.terms.make("item", (self._depth,), (given.over,), given.shape, given.dtype)
-            self._first[term] = given.first
-            if self.terms.is_zero(given.over):
-                term = self.terms.scale(0, term)
-        return Value(term, given.places)
-
-    def _run_again(self, stacked: Stacked) -> None:
-        """Find what the slices of all that a loop has stacked are in the rounds of another one."""
-        noted = self.listed, self.operations, set(self.not_whole)
-        self.listed = None
-        self._running_again.append(stacked)
-        try:
-            inside = [
-                self._slice(replace(each, places=moved(each.places, stacked.depth, self._depth)))
-                if isinstance(each, Slice)
-                else each
-                for each in stacked.inputs
-            ]
-            out = self.run(stacked.jaxprs, inside)[-len(stacked.results) :]
-        finally:
-            self._running_again.pop()
-            self.listed, self.operations, self.not_whole = noted
-        for result, value in zip(stacked.results, out, strict=True):
-            if not any(isinstance(place, Unknown) for place in value.places):
-                self._again[self._depth, result] = value.term
-
-    def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """Placements of the carry are those that a round gives back; slices keep theirs."""
-        params = equations[0].params
-        constants, carried = scan_sizes(params)
-        jaxprs = [e.params["jaxpr"] for e in equations]
-        bodies = [opened(jaxpr)[0] for jaxpr in jaxprs]
-        lengths = {e.params["length"] for e in equations}
-        over = operands[constants + carried :]
-        if len(lengths) == 1 and any(self._is_grouped(operand) for operand in over):
-            self.could_be_microbatches = True
-            if self.microbatches:
-                return self._in_microbatches(equations, operands)
-        by_row = len(lengths) > 1
-        if by_row:
-            # As many rounds as there are examples on a device.
-            lost = next((p for each in over for p in each.places if isinstance(p, Unknown)), None)
-            if lost is not None:
-                return [self.unknown(lost.reason, lost.equations) for _ in equations[0].outvars]
-            counts = next(iter(self.axes.values()))
-            lengths = {e.params["length"] * n for e, n in zip(equations, counts, strict=True)}
-            divided = [p for each in over for p in each.places]
-            alone = len(self.axes) == 1 and all(
-                (p.axis, p.length) == (0, min(lengths))
-                if isinstance(p, Positions)
-                else isinstance(p, Sharded) and (p.axis, p.outer) == (0, 1)
-                for p in divided
-            )
-            if not alone or len(lengths) > 1:
-                return self._lost(equations[0], "a loop goes over the examples of this device")
-        [length] = lengths
-        shapes = [[tuple(v.aval.shape) for v in body.invars] for body in bodies]
-        start = operands[constants : constants + carried]
-        loops = [self.terms.loops(value.term) for value in start]
-        numbers = {
-            index: self._row_numbers(bodies[0].invars[constants + index].aval, length, by_row)
-            for index, value in enumerate(start)
-            if self.terms.value(value.term) == 0 and not params.get("reverse", False)
-            if all(counts_rounds(body, constants + index, index) for body in bodies)
-        }
-        self._depth += 1
-        try:
-
-            def sliced(index: int, operand: Value) -> Slice:
-                places = tuple(self._item(p, by_row) for p in operand.places)
-                shape = self.whole_shape([s[index] for s in shapes], places)
-                dtype = str(getattr(bodies[0].invars[index].aval, "dtype", "?"))
-                return Slice(operand.term, operand.term, shape, dtype, places)
-
-            counted = {index: sliced(constants + index, each) for index, each in numbers.items()}
-            slices = [sliced(index, each) for index, each in enumerate(over, constants + carried)]
-            known = {index: self._slice(each) for index, each in counted.items()}
-            rows = [self._slice(each) for each in slices]
-            if self.added is not None:
-                for row, operand in zip([*known.values(), *rows], [*numbers.values(), *over], strict=True):
-                    self.added.sliced(row, operand)
-            # What no round changes is as it was.
-            known |= {index: start[index] for index in unchanged(bodies[0], constants, carried)}
-            begun = [self._by_rows(v, i) if by_row and i not in known else v for i, v in enumerate(start)]
-
-            def body(
-                places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
-            ) -> list[Value]:
-                carry = [
-                    known.get(i)
-                    or zeros.get(i)
-                    or self._carry(
-                        i,
-                        bodies[0].invars[constants + i].aval,
-                        row,
-                        [s[constants + i] for s in shapes],
-                        start[i],
-                        loops[i],
-                    )
-                    for i, row in enumerate(places)
-                ]
-                return self.run(jaxprs, [*operands[:constants], *carry, *rows])
-
-            if self.added is not None:
-                self.added.scan_begins(self._depth)
-            settled, out = self._settled(body, begun, loops, equations[0], known)
-            while self.added is not None and not self.added.stays(self._depth, out[:carried]):
-                settled, out = self._settled(body, begun, loops, equations[0], known)
-        finally:
-            if self.added is not None:
-                self.added.scan_ends(self._depth)
-            self._depth -= 1
-        # The terms of a round hold those of the constants and slices already.
-        inner = [value.term for value in out]
-        depth = self._depth + 1
-        backwards = bool(params.get("reverse", False))
-        needed = self.terms.carries(inner, depth)
-
-        def meaning(kind: str, index: int) -> "tuple[Any, tuple[Term, ...]]":
-            """What a result means, which depends on part of what the loop carries."""
-            which = tuple(
-                i for i in range(carried) if needed[index] >> i & 1 or (kind != "rows" and i == index)
-            )
-            own = (inner[index],) if kind == "rows" else ()
-            number = index if kind != "rows" else 0
-            key = (depth, length, backwards and bool(which), kind, number, which)
-            return key, (*own, *(inner[i] for i in which), *(start[i].term for i in which))
-
-        around = [*inner, *(operand.term for operand in (*start, *over))]
-        made = []
-        for index, variable in enumerate(equations[0].outvars):
-            if index in known and out[index].term == start[index].term:
-                made.append(start[index])
-                continue
-            if index < carried:
-                at = [self._ended(place, depth) for place in settled[index]]
-                if by_row and not _of_rows(settled[index], depth):
-                    why = "a loop carries something from one example to the next"
-                    at = [Unknown(why, self.path(equations[0]))]
-            elif by_row:
-                at = [self._by_row(out[index], place, depth, equations[0]) for place in out[index].places]
-            else:
-                at = [self._rows(place, depth) for place in out[index].places]
-            ends = [inner[index], start[index].term] if index < carried else inner[index : index + 1]
-            key, terms = meaning("end" if index < carried else "rows", index)
-            result = self._looped(equations, index, variable, "scan", key, terms, at, around, ends)
-            if all(self.terms.is_zero(end) for end in ends):
-                result = Value(self.terms.scale(0, result.term), result.places)
-            made.append(result)
-        if self.added is None:
-            inputs: list[Slice | Value] = [*operands[:constants]]
-            for index, value in enumerate(start):
-                if inner[index] == value.term:
-                    inputs.append(value)  # It stays as it is.
-                    continue
-                if index in counted:
-                    inputs.append(counted[index])
-                    continue
-                shape = self.whole_shape([s[constants + index] for s in shapes], settled[index])
-                dtype = self.terms[value.term].dtype
-                key, terms = meaning("before", index)
-                before = self.terms.make("scan", key, terms, shape and (key[1], *shape), dtype)
-                inputs.append(Slice(before, value.term, shape, dtype, tuple(settled[index])))
-            results = tuple(value.term for value in made[carried:])
-            stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
-            after = inner[:carried]
-            for term, own in zip(results, inner[carried:], strict=True):
-                # What is carried to the next round as well is as good as that. A later loop that makes the
-                # same rows may go over what was made of these.
-                if own not in after:
-                    self._stacks.setdefault(term, stacked)
-        return made
-
-    def _row_numbers(self, like: Any, rows: int, by_row: bool) -> Value:
-        """The numbers of all rounds of a loop, which one that counts them goes over."""
-        dtype = str(like.dtype)
-        params = (("dimension", 0), ("dtype", dtype), ("shape", (rows,)), ("sharding", None))
-        term = self.terms.make("iota", params, (), (rows,), dtype)
-        return Value(term, (Positions(0, rows),) if by_row else self.whole)
-
-    def _by_rows(self, value: Value, index: int) -> Value:
-        """What a loop over the examples carries first, as number `index`: a round may write its own row."""
-        [place] = value.places
-        if self.added is None and isinstance(place, Sharded) and place.outer == 1:
-            return replace(value, places=(Filled(place.axis, self._depth, index, place.power),))
-        return value
-
-    @staticmethod
-    def _is_grouped(value: Value) -> bool:
-        """Whether a value is a device's rows in groups, as ``reshape(K, -1, ...)`` makes them."""
-        return len(value.places) == 1 and value.places[0] == Mixed((0, 1), 1, 1)
-
-    def _in_microbatches(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """What a scan over K groups of each device's rows adds up and stacks.
-
-        A group is a share as that of one of K times as many devices, so the body is read as their program:
-        what is whole to these is, and of what is partial the sum over the rounds is taken here, and over the
-        devices later. As ``(N K)**power * sum(v) == V``, what is added up is ``K**power`` times too small. A
-        collective over the devices is none over the groups, so in the body nothing is claimed of it.
-        """
-        params = equations[0].params
-        constants, carried = scan_sizes(params)
-        groups = params["length"]
-        start, over = operands[constants : constants + carried], operands[constants + carried :]
-        bodies = [opened(e.params["jaxpr"])[0] for e in equations]
-        [(axis, counts)] = self.axes.items()
-
-        def given(value: Value) -> Value:
-            place = value.places[0]
-            if place == WHOLE or isinstance(place, Unknown):
-                return value
-            if isinstance(place, Replicated) and kind_of(self.terms[value.term].dtype) in "fc":
-                return Value(self.terms.scale(float(groups) ** place.power, value.term), value.places)
-            return self.unknown("each round of a loop over groups of rows has the same of it", equations[0])
-
-        def item(value: Value) -> Value:
-            if not self._is_grouped(value):
-                return self.unknown("a loop over groups of rows goes over something else too", equations[0])
-            node = self.terms[value.term]
-            assert node.shape is not None
-            rows = (node.shape[0] * node.shape[1], *node.shape[2:])
-            return Value(self.terms.apply("reshape", (), (value.term,), rows, node.dtype), (Sharded(0),))
-
-        def zero(value: Value, body: Any, index: int) -> Value:
-            if is_replaced(body, constants + index):
-                return value
-            if not self.terms.is_zero(value.term) or value.places != self.whole:
-                return self.unknown("a loop over groups of rows starts with what is not zero", equations[0])
-            if not adds_up(body, constants + index, index):
-                return self.unknown("a loop over groups of rows does more than add up", equations[0])
-            return value
-
-        inside = [
-            *map(given, operands[:constants]),
-            *(zero(value, bodies[0], index) for index, value in enumerate(start)),
-            *map(item, over),
-        ]
-        inner = f"{axis} in {groups} groups"
-        outside = self.axes, self.seen, self._scalars
-        # What power of the count a number is off by is another question for another count.
-        self.axes, self._scalars = {inner: tuple(count * groups for count in counts)}, {}
-        self.seen = {inner: self.seen[axis]}
-        try:
-            out = self.run([e.params["jaxpr"] for e in equations], inside)
-        finally:
-            self.axes, self.seen, self._scalars = outside
-        for table in (self.conditions, self.unmet):
-            for each in [each for each in table if each.axis == inner]:
-                del table[each]
-                table[replace(each, multiple=each.multiple * groups, axis=axis)] = None
-
-        def ended(index: int, value: Value) -> Value:
-            if index >= carried:
-                return self._grouped_again(value, groups, equations[0])
-            if not is_replaced(bodies[0], constants + index):
-                return self._added_up(value, groups, equations[0])
-            if value.places == self.whole or isinstance(value.places[0], Unknown):
-                return value
-            return self.unknown("a loop over groups of rows keeps what is of the last of them", equations[0])
-
-        return [ended(index, value) for index, value in enumerate(out)]
-
-    def _added_up(self, value: Value, groups: int, equation: Any) -> Value:
-        """The sum over the rounds of a loop over groups of rows."""
-        [place] = value.places
-        if isinstance(place, Unknown):
-            return value
-        if not isinstance(place, (Partial, Replicated)):
-            return self.unknown("a loop over groups of rows adds up what is divided among them", equation)
-        power = -place.power if isinstance(place, Partial) else 1 - place.power
-        if power not in (0, 1) and kind_of(self.terms[value.term].dtype) not in "fc":
-            return self.unknown("a loop over groups of rows adds up parts of whole numbers", equation)
-        factor = groups**power if power in (0, 1) else float(groups) ** power
-        return Value(self.terms.scale(factor, value.term), value.places)
-
-    def _grouped_again(self, value: Value, groups: int, equation: Any) -> Value:
-        """What a loop over groups of rows stacks, which joined again is that of all rows."""
-        [place] = value.places
-        node = self.terms[value.term]
-        if isinstance(place, Unknown):
-            return value
-        if place != Sharded(0) or node.shape is None:
-            return self.unknown("a loop over groups of rows stacks what is not of each row", equation)
-        shape = (groups, node.shape[0] // groups, *node.shape[1:])
-        term = self.terms.apply("reshape", (), (value.term,), shape, node.dtype)
-        return Value(term, (Mixed((0, 1), 1, 1),))
-
-    def _looped(
-        self,
-        equations: Sequence[Any],
-        index: int,
-        variable: Any,
-        op: str,
-        params: Any,
-        operands: Sequence[Term],
-        places: Sequence[Placement],
-        around: Sequence[Term],
-        ends: Sequence[Term] = (),
-    ) -> Value:
-        """One result of a loop or of a branch.
-
-        Args:
-            equations: the loop in each trace.
-            index: which of its results.
-            variable: what that is called in the first trace.
-            op: the operation of its term.
-            params: parameters of that.
-            operands: operands of that.
-            places: where it is.
-            around: all that goes into it.
-            ends: what each of its elements is one of; empty where that is not followed.
-        """
-        lost = next((place for place in places if isinstance(place, Unknown)), None)
-        if lost is not None:
-            return self.unknown(lost.reason, lost.equations)
-        shape = self.whole_shape([tuple(e.outvars[index].aval.shape) for e in equations], places)
-        if shape is None:
-            return self.unknown("the sizes of its result depend on the number of devices", equations[0])
-        term = self.terms.make(op, params, operands, shape, str(variable.aval.dtype))
-        self.terms.made_by.setdefault(term, self.path(equations[0]))
-        if self.added is not None:
-            given = [each.term for each in self._given[-1]]
-            self.added.looped(Value(term, tuple(places)), [*around, *given], ends)
-        return Value(term, tuple(places))
-
-    def _settled(
-        self,
-        body: Any,
-        start: Sequence[Value],
-        loops: list[int],
-        equation: Any,
-        known: Collection[int] = (),
-    ) -> "tuple[list[list[Placement]], list[Value]]":
-        """Placements of a carry that a round gives back as it takes them, and what that round makes.
-
-        Zeros that start a carry fit every placement; what is whole at the start may be sharded after a round
-        only if it is zero, and partial in one way. `loops` are those around this one that the start of each
-        value differs by; what a round adds to these is put there. Those that are `known` are as they were.
-        """
-        places = [list(value.places) for value in start]
-        zeros = {
-            index: value
-            for index, value in enumerate(start)
-            if self.terms.is_zero(value.term) and index not in known
-        }
-        for _ in range(MOST_ROUNDS):
-            out = body(places, zeros) if zeros else body(places)
-            # What a round makes of zeros they are from then on; others may need several rounds for it.
-            still = {index: value for index, value in zeros.items() if self.is_zero(out[index])}
-            given_zeros, changed, zeros = zeros, len(still) < len(zeros), still
-            for index, (value, given) in enumerate(zip(out, start, strict=False)):
-                if index in known:
-                    continue
-                around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
-                changed |= around != loops[index]
-                loops[index] = around
-                is_zero = self.is_zero(value)
-                for at, place in enumerate(value.places):
-                    now = places[index][at]
-                    if place == now or isinstance(now, Unknown):
-                        continue
-                    if is_zero and isinstance(place, Replicated) and isinstance(now, (Replicated, Partial)):
-                        continue  # Zeros are a sum of zeros, and zeros times any number.
-                    changed = True
-                    zero = self.terms.is_zero(given.term) and isinstance(
-                        given.places[at], (Replicated, Sharded)
-                    )
-                    # What is whole is one N-th of itself, N times.
-                    part = isinstance(now, Replicated) and place == Partial(now.power - 1)
-                    fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
-                    if isinstance(place, Sharded) and isinstance(now, Sharded):
-                        fits = (place.axis, place.outer) == (now.axis, now.outer)
-                    if isinstance(place, (Rounds, Row)) and isinstance(now, Replicated):
-                        # Of a loop around this one it may be anything; of this one, what is added up.
-                        fits = place.loop == self._depth
-                        place = Running(place.loop, place.power)
-                    row = value.places[at]
-                    if isinstance(row, Row) and row.loop < self._depth:
-                        # What is whole, and the same for all examples, is one of them as well.
-                        place, zero = row, not self.terms.varies(given.term, row.loop)
-                        fits = now == Replicated(row.power)
-                    if isinstance(place, Dealt):
-                        fits = (
-                            place.loop < self._depth and isinstance(now, Sharded) and now.axis == place.axis
-                        )
-                    if isinstance(place, Filled) and isinstance(now, Filled):
-                        zero = index in given_zeros
-                        fits = place.carry in (None, index) and place.axis == now.axis
-                        place = replace(place, carry=index)
-                    taken = part or (zero and fits)
-                    if (taken and now == given.places[at]) or isinstance(place, Unknown):
-                        places[index][at] = place
-                    else:
-                        places[index][at] = Unknown(
-                            "a value that a loop carries is another kind of value after a round",
-                            self.path(equation),
-                        )
-            if not changed:
-                return places, out
-        return [
-            [Unknown("the values that a loop carries do not settle", self.path(equation)) for _ in row]
-            for row in places
-        ], out
-
-    def is_zero(self, value: Value) -> bool:
-        """Whether a value is zero throughout, on every device too."""
-        return self.terms.is_zero(value.term) and all(
-            isinstance(p, (Replicated, Sharded, Filled)) for p in value.places
-        )
-
-    def _item(self, place: Placement, by_row: bool) -> Placement:
-        """The placement of one slice of what a scan goes over, `by_row` in as many rounds as examples."""
-        if by_row and isinstance(place, Sharded):
-            return Row(self._depth, place.power)
-        if by_row and isinstance(place, Positions):
-            return RowNumber(self._depth, place.length, place.column)
-        if isinstance(place, Sharded):
-            if place.axis == 0:
-                return Unknown("a loop goes over the examples of this device")
-            return Sharded(place.axis - 1, place.power, place.outer)
-        if isinstance(place, Mixed):
-            if 0 not in place.axes:
-                return replace(place, axes=tuple(axis - 1 for axis in place.axes), axis=place.axis - 1)
-            if len(place.axes) == 2 and place.axis:
-                way = (place.ahead, place.axes[0] == 0)
-                return Dealt(place.axis - 1, self._depth, way, place.power)
-            return Unknown("a loop goes over groups of other rows than in the whole batch")
-        if isinstance(place, Loose):
-            if 0 in place.axes:
-                return Unknown("a loop goes over sums of other rows than in the whole batch")
-            return replace(place, axes=tuple(axis - 1 for axis in place.axes))
-        if isinstance(place, Dealt):
-            if place.axis == 0:
-                return Unknown("a loop goes over the examples of this device")
-            return replace(place, axis=place.axis - 1)
-        if isinstance(place, (Positions, Labels, Blocks, Copies, OwnKeys)):
-            return Unknown("a loop goes over positions")
-        if isinstance(place, (Spread, Corner, Diagonal)):
-            return Unknown(describe(place))
-        return place
-
-    def _by_row(self, value: Value, place: Placement, loop: int, equation: Any) -> Placement:
-        """The placement of what a loop over the examples stacks."""
-        if isinstance(place, Row) and place.loop == loop:
-            return Sharded(0, place.power)
-        if isinstance(place, RowNumber) and place.loop == loop:
-            return Positions(0, place.length, place.column)
-        if isinstance(place, Replicated) and not self.terms.varies(value.term, loop):
-            return Sharded(0, place.power)
-        if isinstance(place, Unknown):
-            return place
-        return Unknown("a loop carries something from one example to the next", self.path(equation))
-
-    @staticmethod
-    def _ended(place: Placement, loop: int) -> Placement:
-        """The placement of what a scan carries when it has ended."""
-        if isinstance(place, Filled) and place.loop == loop:
-            return Sharded(place.axis, place.power)
-        return Partial(place.power) if isinstance(place, Running) and place.loop == loop else place
-
-    @staticmethod
-    def _rows(place: Placement, loop: int) -> Placement:
-        """The placement of what a scan stacks."""
-        if isinstance(place, Mixed):
-            return replace(place, axes=tuple(axis + 1 for axis in place.axes), axis=place.axis + 1)
-        if isinstance(place, Loose):
-            return replace(place, axes=tuple(axis + 1 for axis in place.axes))
-        if isinstance(place, Dealt):
-            if place.loop != loop:
-                return replace(place, axis=place.axis + 1)
-            axes = (0, place.axis + 1) if place.way[1] else (place.axis + 1, 0)
-            return Mixed(axes, place.axis + 1, place.way[0], place.power)
-        if isinstance(place, Rounds) and place.loop == loop:
-            return Loose((0,), place.power)
-        if isinstance(place, Running):
-            return Unknown("what a loop has added up so far is used before its end")
-        if isinstance(place, (Spread, Corner, Diagonal, Filled)):
-            return Unknown(describe(place))
-        if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
-            return replace(place, axis=place.axis + 1)
-        if isinstance(place, (Positions, Labels, Index, Downward, RowNumber)):
-            return Unknown("positions are stacked by a loop")
-        return place
-
-    def _custom_linear_solve(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """What its function for the solution makes of the constants of that, and of the right-hand sides."""
-        lengths = equations[0].params["const_lengths"]
-        before = lengths.matvec + lengths.vecmat
-        own = operands[before : before + lengths.solve]
-        jaxprs = [e.params["jaxprs"].solve for e in equations]
-        return self.run(jaxprs, [*own, *operands[sum(lengths) :]])
-
-    def _while(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """All devices must do as many rounds."""
-        params = equations[0].params
-        ahead, inside = params["cond_nconsts"], params["body_nconsts"]
-        bodies = [e.params["body_jaxpr"] for e in equations]
-        tests = [e.params["cond_jaxpr"] for e in equations]
-        shapes = [[tuple(v.aval.shape) for v in opened(b)[0].invars] for b in bodies]
-        start = operands[ahead + inside :]
-        loops = [self.terms.loops(value.term) for value in start]
-        self._depth += 1
-        try:
-
-            def carry(
-                places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
-            ) -> list[Value]:
-                return [
-                    zeros.get(i)
-                    or self._carry(
-                        i,
-                        opened(bodies[0])[0].invars[inside + i].aval,
-                        row,
-                        [s[inside + i] for s in shapes],
-                        start[i],
-                        loops[i],
-                    )
-                    for i, row in enumerate(places)
-                ]
-
-            # What decides on the first round is seen as it is in that round.
-            self.run(tests, [*operands[:ahead], *carry([value.places for value in start])])
-            places, out = self._settled(
-                lambda now, zeros=NOTHING: self.run(
-                    bodies, [*operands[ahead : ahead + inside], *carry(now, zeros)]
-                ),
-                start,
-                loops,
-                equations[0],
-            )
-            last = carry(places)
-            test = self.run(tests, [*operands[:ahead], *last])[0]
-        finally:
-            self._depth -= 1
-        alone = not any(collective_in(opened(jaxpr)[0]) for jaxpr in (*bodies, *tests))
-        # In a loop over examples each has as many rounds as it needs.
-        rows = [place for place in test.places if alone and isinstance(place, Row) and not place.power]
-        apart = next((place for place in test.places if place != WHOLE and place not in rows), None)
-        if apart is not None and not isinstance(apart, Unknown):
-            # Devices go round until the last of their own examples is done.
-            if alone and self._each_until_done(test, [value.term for value in last], out, places):
-                apart = None
-        if apart is not None:
-            why = (
-                apart.reason
-                if isinstance(apart, Unknown)
-                else "devices decide on another round of a loop by values that differ between them"
-            )
-            return self._lost(equations[0], why)
-        places = [
-            [
-                self._of_row(more, place, (end.term, first.term), equations[0])
-                if more in rows
-                else self._every_round(place, test.term, equations[0])
-                for more, place in zip(test.places, row, strict=True)
-            ]
-            for row, end, first in zip(places, out, start, strict=True)
-        ]
-        inner = (*(value.term for value in out), test.term)
-        terms = (*inner, *(value.term for value in start))
-        # Which parameters are its own, and where the terms of a round end, is part of what a loop means.
-        key = (self._depth + 1, len(inner))
-        return [
-            self._looped(equations, index, variable, "while", (*key, index), terms, places[index], terms)
-            for index, variable in enumerate(equations[0].outvars)
-        ]
-
-    def _each_until_done(
-        self,
-        test: Value,
-        carry: Sequence[Term],
-        out: Sequence[Value],
-        places: Sequence[Sequence[Placement]],
-    ) -> bool:
-        """Whether rounds change no example that is done, so that it does not matter how many there are.
-
-        So is a loop under `vmap`: its test is of each example, and one that is done is left as it is. Written
-        by hand, it goes on while it is true of any that there is more to do, ``reduce_or(more)``, and a round
-        gives ``where(more, new, old)``.
-        """
-        node = self.terms[test.term]
-        if node.shape:
-            return all(
-                place == WHOLE
-                or (
-                    isinstance(place, Sharded)
-                    and not place.power
-                    and place.axis < len(node.shape)
-                    and all(row[at] == place for row in places)
-                )
-                for at, place in enumerate(test.places)
-            )
-        if node.op != "reduce_or" or not all(p in (WHOLE, Extreme("max")) for p in test.places):
-            return False
-        more = node.operands[0]
-        inner = self.terms[more]
-        done = inner.operands[0] if inner.op == "not" else None
-        rank = len(inner.shape or ())
-
-        def kept(value: Value, old: Term) -> bool:
-            made = self.terms[value.term]
-            if value.term == old:
-                return True
-            if made.op == "or":
-                return done == old and old in made.operands
-            if made.op != "select_n" or len(made.operands) != 3:
-                return False
-            which = self.terms.spread_from(made.operands[0], rank)
-            return (which == more and made.operands[1] == old) or (
-                which is not None and which == done and made.operands[2] == old
-            )
-
-        return all(kept(value, old) for value, old in zip(out, carry, strict=True))
-
-    def _cond(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """All devices must take one branch; what the branches give must be of one kind.
-
-        A branch that raises gives nothing. Where a device takes it by a maximum of its own, so does the
-        whole-batch program by that of all; else all devices take the one that is left. A branch for kernels
-        that are written in Mosaic, which `jnp.diag` has, is none of a program's own.
-        """
-        which, given = operands[0], operands[1:]
-        bodies = list(zip(*(e.params["branches"] for e in equations), strict=True))
-        machines = equations[0].params.get("branches_platforms") or (None,) * len(bodies)
-        left = [
-            body
-            for body, where in zip(bodies, machines, strict=True)
-            if where != ("mosaic",) and not all(map(raises, body))
-        ]
-        if len(left) == 1 and all(place == WHOLE or isinstance(place, Extreme) for place in which.places):
-            return self.run(left[0], given)
-        rows = [place for place in which.places if isinstance(place, Row) and not place.power]
-        apart = next((place for place in which.places if place != WHOLE and place not in rows), None)
-        if apart is not None:
-            why = (
-                apart.reason
-                if isinstance(apart, Unknown)
-                else "devices take a branch by values that differ between them"
-            )
-            return self._lost(equations[0], why)
-        branches = [self.run(body, given) for body in bodies]
-        made = []
-        for index, variable in enumerate(equations[0].outvars):
-            values = [branch[index] for branch in branches]
-            places = tuple(self._joined(values, at, equations[0]) for at in range(len(self.axes)))
-            if rows:
-                places = tuple(
-                    self._of_row(chosen, place, [value.term for value in values], equations[0])
-                    for chosen, place in zip(which.places, places, strict=True)
-                )
-            else:
-                places = tuple(self._every_round(place, which.term, equations[0]) for place in places)
-            terms = [value.term for value in values]
-            if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
-                made.append(Value(terms[0], places))
-            else:
-                key, chosen = (len(branches), index), (which.term, *terms)
-                made.append(
-                    self._looped(equations, index, variable, "cond", key, chosen, places, chosen, terms)
-                )
-        return made
-
-    def _of_row(self, test: Placement, place: Placement, terms: Sequence[Term], equation: Any) -> Placement:
-        """The placement of what is chosen for each example by itself."""
-        if not isinstance(test, Row) or isinstance(place, Unknown):
-            return place
-        if isinstance(place, Filled) and place.loop == test.loop:
-            return place  # But for that example's row it is what it was.
-        if place == test or (place == WHOLE and not any(self.terms.varies(t, test.loop) for t in terms)):
-            return test
-        return Unknown(
-            "what is chosen for one example differs between devices in another way", self.path(equation)
-        )
-
-    def _every_round(self, place: Placement, test: Term, equation: Any) -> Placement:
-        """A placement that holds if all rounds of a loop are seen together, where all do what a test says."""
-        if isinstance(place, OF_ROUNDS) and self.terms.varies(test, place.loop):
-            why = "a loop goes over groups of other rows than in the whole batch, and not all alike"
-            return Unknown(why, self.path(equation))
-        return place
-
-    def _joined(self, values: Sequence[Value], at: int, equation: Any) -> Placement:
-        """The placement that what several branches give has in common."""
-        places = [value.places[at] for value in values]
-        lost = next((place for place in places if isinstance(place, Unknown)), None)
-        if lost is not None:
-            return lost
-        if len(set(places)) == 1:
-            return places[0]
-        if isinstance(places[0], Filled):
-            same = filled_alike(places, [self.is_zero(value) for value in values])
-            return same or Unknown("the branches write rows of different values", self.path(equation))
-        partial = [p for p in places if isinstance(p, Partial)]
-        powers = {
-            place.power if isinstance(place, Partial) else place.power - 1
-            for place, value in zip(places, values, strict=True)
-            if isinstance(place, (Partial, Replicated))
-            and not (self.terms.is_zero(value.term) and isinstance(place, Replicated))
-        }
-        if partial and len(powers) == 1 and all(isinstance(p, (Partial, Replicated)) for p in places):
-            return Partial(powers.pop())
-        return Unknown(
-            "the branches give values that are divided over the devices in different ways",
-            self.path(equation),
-        )
-
-    def _lost(self, equation: Any, why: str) -> list[Value]:
-        return [self.unknown(why, equation) for _ in equation.outvars]
-
-    # --- mapped functions -----------------------------------------------------------------
-
-    def _shard_map(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """Into the mapped function with its specs, and out of it with those of its results."""
-        inward, outward = shard_map_specs(equations[0].params)
-        before = dict(self._bound)
-        self._bound.update(dict(equations[0].params["mesh"].shape))
-        manual = set(equations[0].params.get("newly_manual_axes", equations[0].params["mesh"].axis_names))
-        if any(self._bound[name] > 1 and name not in self.axes for name in manual):
-            self._bound = before
-            return self._lost(equations[0], "it is mapped over devices itself")
-        inside = [
-            self._enter(value, spec, equations[0]) for value, spec in zip(operands, inward, strict=True)
-        ]
-        out = self.run([inner_jaxpr(e.params) for e in equations], inside)
-        shapes = [[tuple(v.aval.shape) for v in opened(inner_jaxpr(e.params))[0].outvars] for e in equations]
-        self._bound = before
-        mapped = manual & set(self.axes)
-        return [
-            self._leave(value, spec, mapped, [s[i] for s in shapes], equations[0])
-            for i, (value, spec) in enumerate(zip(out, outward, strict=True))
-        ]
-
-    def _enter(self, value: Value, spec: Mapping[str, int], equation: Any) -> Value:
-        """A value as a device has it in a mapped function, by the axes that its spec divides."""
-        if not self._in_order(spec):
-            return self.unknown("mesh axes divide one axis in another order than that of the mesh", equation)
-        places, term = list(value.places), value.term
-        for at, name in enumerate(self.axes):
-            place = places[at]
-            if name not in spec:
-                if isinstance(place, (Blocks, Copies, OwnKeys)):
-                    places[at] = Unknown(
-                        "what is stacked for the devices is given whole to each", self.path(equation)
-                    )
-                continue
-            axis = spec[name]
-            if value.sliced and not isinstance(place, Unknown):
-                places[at] = Unknown(DIVIDED_AGAIN, self.path(equation))
-            elif isinstance(place, Replicated):
-                places[at] = Sharded(axis, place.power)
-            elif isinstance(place, (Blocks, Copies, OwnKeys)) and place.axis == axis:
-                shape = self.terms[term].shape
-                if shape is None:
-                    places[at] = Unknown("its size is not known", self.path(equation))
-                    continue
-                if isinstance(place, Blocks):
-                    places[at] = Sharded(axis + 1, place.power)
-                else:
-                    places[at] = OwnKey() if isinstance(place, OwnKeys) else Replicated(place.power)
-                size = (*shape[:axis], 1, *shape[axis:])
-                term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
-            elif not isinstance(place, Unknown):
-                places[at] = Unknown("a mapped function divides what is divided already", self.path(equation))
-        return Value(term, tuple(places), value.sliced, None if spec else value.numbers)
-
-    def _in_order(self, spec: Mapping[str, int]) -> bool:
-        """Whether mesh axes that divide one axis of an array do so in the order of the mesh."""
-        rows = [(axis, list(self.axes).index(name)) for name, axis in spec.items() if name in self.axes]
-        return all(
-            one < other for i, (dim, one) in enumerate(rows) for axis, other in rows[i + 1 :] if axis == dim
-        )
-
-    def _leave(
-        self, value: Value, spec: Mapping[str, int], mapped: set[str], shapes: Sequence[Shape], equation: Any
-    ) -> Value:
-        """What a mapped function gives back, joined as its spec says."""
-        if not self._in_order(spec):
-            return self.unknown("mesh axes divide one axis in another order than that of the mesh", equation)
-        places, term = list(value.places), value.term
-        for at, name in enumerate(self.axes):
-            place = places[at]
-            if name not in mapped or isinstance(place, Unknown):
-                continue
-            if name not in spec:
-                if not isinstance(place, Replicated):
-                    places[at] = Unknown(
-                        "a result is taken from one device that is not the same, or not whole, on each",
-                        self.path(equation),
-                    )
-                continue
-            axis = spec[name]
-            if isinstance(place, Sharded) and place.axis == axis and place.outer == 1:
-                places[at] = Replicated(place.power)
-                continue
-            shape = self.terms[term].shape
-            stacked = shape is not None and axis < len(shape) and all(s[axis] == 1 for s in shapes)
-            if stacked and isinstance(place, (Replicated, Sharded)) and getattr(place, "outer", 1) == 1:
-                assert shape is not None
-                if isinstance(place, Sharded) and place.axis == axis + 1:
-                    places[at] = Blocks(axis, place.power)
-                elif isinstance(place, Replicated):
-                    places[at] = Copies(axis, place.power)
-                else:
-                    places[at] = Unknown(
-                        "results are stacked along an axis that is not that of the examples",
-                        self.path(equation),
-                    )
-                size = (*shape[:axis], *shape[axis + 1 :])
-                term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
-            else:
-                places[at] = Unknown(
-                    "results of the devices are joined that are no shares of one", self.path(equation)
-                )
-        return Value(term, tuple(places))
-
-    def _xla_pmap(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """A pmap as it was before jax 0.8: the mapped axis is taken off, and put in."""
-        params = equations[0].params
-        name = params["axis_name"]
-        if name not in self.axes and params["axis_size"] > 1:
-            return self._lost(equations[0], "it is mapped over devices itself")
-        before = dict(self._bound)
-        self._bound[name] = params["axis_size"]
-        inside = [
-            self._unstacked(value, axis, name, equations[0])
-            for value, axis in zip(operands, params["in_axes"], strict=True)
-        ]
-        out = self.run([inner_jaxpr(e.params) for e in equations], inside)
-        self._bound = before
-        return [
-            self._stacked(value, axis, name, equations[0])
-            for value, axis in zip(out, params["out_axes"], strict=True)
-        ]
-
-    def _unstacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
-        places = list(value.places)
-        for at, own in enumerate(self.axes):
-            place = places[at]
-            if own != name or isinstance(place, Unknown):
-                continue
-            if axis is None:
-                if not isinstance(place, Replicated):
-                    places[at] = Unknown(
-                        "what is stacked for the devices is given whole to each", self.path(equation)
-                    )
-            elif isinstance(place, Blocks) and place.axis == axis:
-                places[at] = Sharded(axis, place.power)
-            elif isinstance(place, Copies) and place.axis == axis:
-                places[at] = Replicated(place.power)
-            elif isinstance(place, OwnKeys) and place.axis == axis:
-                places[at] = OwnKey()
-            else:
-                places[at] = Unknown(
-                    "a mapped function divides what is not stacked for the devices", self.path(equation)
-                )
-        return Value(value.term, tuple(places))
-
-    def _stacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
-        places = list(value.places)
-        for at, own in enumerate(self.axes):
-            place = places[at]
-            if own != name or isinstance(place, Unknown):
-                continue
-            if isinstance(place, Replicated):
-                places[at] = place if axis is None else Copies(axis, place.power)
-            elif isinstance(place, Sharded) and axis == place.axis and place.outer == 1:
-                places[at] = Blocks(axis, place.power)
-            else:
-                places[at] = Unknown(
-                    "a result is taken from one device that is not the same, or not whole, on each",
-                    self.path(equation),
-                )
-        return Value(value.term, tuple(places))
-
 
 def aligned(eq: Equation, places: Sequence[Placement]) -> Sequence[Placement]:
     """Placements of operands, those that hold the same for all examples in as many groups as the others."""
@@ -2017,65 +1102,6 @@ def aligned(eq: Equation, places: Sequence[Placement]) -> Sequence[Placement]:
         if all(shapes[at][place.axis] % outer == 0 for shapes in eq.inputs):
             made[at] = replace(place, outer=outer)
     return made
-
-
-def adds_up(body: Any, given: int, index: int) -> bool:
-    """Whether a loop only adds to one of the values that it carries: input `given`, and result `index`."""
-    carry, result = body.invars[given], body.outvars[index]
-    users = [e for e in body.eqns if any(v is carry for v in e.invars)]
-    return (
-        len(users) == 1
-        and primitive_name(users[0]) in ("add", "add_any")
-        and users[0].outvars[0] is result
-        and sum(v is carry for v in users[0].invars) == 1
-        and not any(v is carry for v in body.outvars)
-    )
-
-
-def _of_rows(places: Sequence[Placement], loop: int) -> bool:
-    """Whether what a loop over the examples carries is made of its rows, or not known."""
-    return all(isinstance(place, Unknown) or getattr(place, "loop", None) == loop for place in places)
-
-
-def unchanged(body: Any, constants: int, carried: int) -> list[int]:
-    """Which of the values that a loop carries it hands on as they are; `constants` go ahead of them."""
-    handed = {
-        out: given
-        for each in body.eqns
-        if primitive_name(each) in IDENTITIES
-        for out, given in zip(each.outvars, each.invars, strict=True)
-    }
-
-    def origin(result: Any) -> Any:
-        while not isinstance(result, Literal) and result in handed:
-            result = handed[result]
-        return result
-
-    given = body.invars[constants : constants + carried]
-    return [i for i, own in enumerate(given) if origin(body.outvars[i]) is own]
-
-
-def counts_rounds(body: Any, given: int, index: int) -> bool:
-    """Whether a loop adds one in each round to a whole number that it carries: input `given`."""
-    carry, result = body.invars[given], body.outvars[index]
-    dtype = str(getattr(carry.aval, "dtype", "?"))
-    if carry.aval.shape or kind_of(dtype) not in "iu" or largest_integer(dtype) < LARGEST_BATCH:
-        return False
-    return any(
-        primitive_name(each) == "add"
-        and each.outvars[0] is result
-        and each.invars[0] is carry
-        and getattr(each.invars[1], "val", None) == 1
-        for each in body.eqns
-    )
-
-
-def is_replaced(body: Any, given: int) -> bool:
-    """Whether a loop makes a value that it carries anew in each round, and reads nothing of the last."""
-    carry = body.invars[given]
-    return not any(v is carry for e in body.eqns for v in e.invars) and not any(
-        v is carry for v in body.outvars
-    )
 
 
 #: Why draws are not independent of each other, as they are on one device.
@@ -2097,7 +1123,3 @@ def static_form(equation: Any) -> Any:
     sizes = scan_sizes(params) if primitive_name(equation) == "scan" else ()
     specs = shard_map_specs(params) if primitive_name(equation) == "shard_map" else ()
     return repr((sizes, specs, [params.get(name) for name in names], len(params.get("branches", ()))))
-
-
-#: Primitives that run programs in ways of their own.
-SPECIAL = frozenset({"scan", "while", "cond", "shard_map", "xla_pmap", "custom_linear_solve"})

@@ -16,10 +16,12 @@ import numpy as np
 
 from ..jaxpr.versions import bind, named_axes, without_meaning
 from ..jaxpr.walk import FOREIGN
+from .arithmetic import SINGLE, eps_of, kind_of
 from .equation import Equation, Stuck
+from .freezing import freeze
 from .lattice import Partial, Placement, Power, Replicated, Sharded
 from .rules.elementwise import describe, power_of
-from .terms import SINGLE, Shape, eps_of, freeze, kind_of
+from .terms import Shape
 
 #: Devices, and rows of the smallest share. Blocks of rows that a primitive works on divide neither.
 SPLITS = ((2, 5), (3, 7))

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..jaxpr.walk import SCATTERS
+from .arithmetic import kind_of
 from .equation import Equation, Result, Stuck
 from .lattice import WHOLE, Filled, Placement, Replicated, Row, RowNumber, Sharded
 from .rules.elementwise import common_power, describe, holds_positions, power_of
 from .rules.gathers import Addressing, common_of, filled
-from .terms import kind_of
 
 #: Operations that lay out one number, or copies of it, in another way.
 SHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})

@@ -5,7 +5,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from ..arithmetic import eps_of, kind_of, largest_integer
 from ..equation import Equation, Result, Same, Stuck, rule
+from ..families import FUNCTIONS
 from ..lattice import (
     WHOLE,
     Blocks,
@@ -34,7 +36,6 @@ from ..lattice import (
     scaled,
     shown,
 )
-from ..terms import FUNCTIONS, eps_of, kind_of, largest_integer
 
 #: Rows that positions are to have room for.
 LARGEST_BATCH = 2**20

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..arithmetic import kind_of
 from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import (
     Blocks,
@@ -18,7 +19,6 @@ from ..lattice import (
     Sharded,
     scaled,
 )
-from ..terms import kind_of
 from .elementwise import describe, layout, no_powers, power_of
 
 
