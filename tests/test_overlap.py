@@ -1,6 +1,12 @@
 """Which tests `make test` leaves to `make thorough`."""
 
+import pytest
+from conftest import UNKNOWN
 from overlap.choose import choose
+
+
+def test_what_is_left_out_is_there(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.stash.get(UNKNOWN, []) == []
 
 
 def test_what_reaches_most_for_its_time_is_chosen() -> None:

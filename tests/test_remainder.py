@@ -164,7 +164,6 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
             ("outliers", "--arg", X, "--arg", MASK),
             "with --remainder pad and a batch of 23 the added rows count",
         ),
-        (("normed", "--arg", X, "--arg", MASK), "the added rows count"),
         (("noisy", "--arg", X, "--arg", MASK), "`key` draws numbers for the rows"),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
         (("kept_and_all", "--arg", X, "--arg", MASK), "the added rows count"),
@@ -172,6 +171,7 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
         ((*RATED, "--devices", "8"), "than for one of 1,000"),
         ((*RATED, "--backend", "jit"), "than for one of 1,000"),
         (("stepped", "--arg", X, "--arg", MASK), "added to an uneven batch may make it the other function"),
+        (("normed", "--arg", X, "--arg", MASK), "the added rows count"),
     ],
 )
 def test_padding_that_is_not_neutral_is_refused(shared, words, says):
