@@ -1,5 +1,6 @@
 """What becomes of a NaN: jax's `pmax` and `pmin` pass over one that only some devices have."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ class Lost:
     passed: bool
 
 
-#: Leaves of a batch that get a NaN by themselves, at most.
+#: Leaves of a batch that get NaN by themselves, at most.
 ALONE = 6
+#: The rows that get one.
+FIRST, EVERY = slice(1), slice(None)
 
 
 def lost(
@@ -46,9 +49,10 @@ def lost(
 ) -> list[Lost]:
     """The leaves of which one NaN makes something else on one device than on several.
 
-    `values` are those of a run that went well; the NaN is put into the first row of every float leaf, and if
-    nothing shows into one leaf after the other, where it is asked for `each`: a weight that is NaN hides that
-    the row itself was passed over.
+    `values` are those of a run that went well; the NaN is put into the first row of every float leaf. If
+    nothing shows, where it is asked for `each`, all rows of one leaf after the other are NaN: a weight that
+    is NaN hides that a row was passed over. One row alone may be masked, and then compiled code has 0 for
+    NaN times a truth value.
     """
     ways = [axes]
     if each:
@@ -59,16 +63,22 @@ def lost(
             if is_float(jax.tree.leaves(values[name])[index])
         ]
         ways += [{name: {index: axis}} for name, index, axis in leaves[:ALONE] if len(leaves) > 1]
-    return next(filter(None, (_lost(reference, call, values, way) for way in ways)), [])
+    rows = (FIRST, *(EVERY for _ in ways[1:]))
+    each_way = (_lost(reference, call, values, way, row) for way, row in zip(ways, rows, strict=True))
+    return next(filter(None, each_way), [])
 
 
 def _lost(
-    reference: Callable[[Values], Any], call: Callable[[Values], Any], values: Values, axes: LeafAxes
+    reference: Callable[[Values], Any],
+    call: Callable[[Values], Any],
+    values: Values,
+    axes: LeafAxes,
+    rows: slice,
 ) -> list[Lost]:
-    """The same with a NaN in the leaves of `axes`."""
+    """The same with NaN in some rows of the leaves of `axes`."""
 
     def found() -> list[Lost]:
-        spoiled = arguments.map_batch(values, axes, spoil)
+        spoiled = arguments.map_batch(values, axes, functools.partial(spoil, rows=rows))
         want, got = reference(spoiled), call(spoiled)
         pairs = zip(prove.leaf_table(want), jax.tree.leaves(got), strict=True)
         return [
@@ -107,12 +117,12 @@ def is_behind(results: Sequence[bool], leaf: int) -> bool:
     return results[leaf] if leaf < len(results) else any(results)
 
 
-def spoil(leaf: Any, axis: int) -> Any:
-    """A float leaf with NaN in its first row."""
+def spoil(leaf: Any, axis: int, rows: slice) -> Any:
+    """A float leaf with NaN in some of its rows."""
     if not is_float(leaf):
         return leaf
     changed = np.array(leaf)
-    changed[(slice(None),) * axis + (0,)] = np.nan
+    changed[(slice(None),) * axis + (rows,)] = np.nan
     return changed
 
 

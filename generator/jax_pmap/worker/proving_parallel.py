@@ -482,7 +482,7 @@ def lost_by_itself(
 def of_lost(leaf: nans.Lost) -> Failure:
     """The failure of a result that is a number where the reference's is NaN."""
     failure = prove.wrong_value(leaf.several, leaf.one, 0.0, leaf.path, leaf.leaf)
-    on = "the given inputs with NaN in their first row"
+    on = "the given inputs with NaN among their rows"
     return dataclasses.replace(failure, cause="passed", on=on)
 
 
