@@ -879,6 +879,26 @@ def test_columns_of_pairs_are_exchanged_for_rows_where_a_library_needs_them(proj
     assert again.exit_code == 0, again.stderr
 
 
+def test_a_loop_may_take_numbers_alone_from_a_mean(project: Project) -> None:
+    code = """\
+        def f(x):
+            total = jnp.mean(x)
+            for _ in range(2):
+                total -= 1.0
+            return total
+
+
+        def one():
+            return (rows(24),)
+        """
+    write(project, code)
+    made = project.run("plan", "f.py::f", "--inputs", "f.py::one", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    assert [(sync["op"], sync["value"]) for sync in json.loads(made.stdout)["plan"]["syncs"]] == [
+        ("pmean", "total")
+    ]
+
+
 def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:
     """Four rows that are shown are gathered rather than worked on, with all others, by every device."""
     code = """\

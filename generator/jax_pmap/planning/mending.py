@@ -394,10 +394,8 @@ class Mending:
         elif following.accumulates == name and following.block == statement.block:
             # The sum itself may be whole by now; what is assigned to it is not.
             sums = following.value
-        elif following.accumulates in dict(following.names) and self._is_term_alone(
-            statement, name, following
-        ):
-            sums = following.names[0][1]
+        elif self._is_term_alone(statement, name, following):
+            sums = dict(following.names).get(following.accumulates or "")
         op = event.whole_op(numbers=False)
         later = [other for other in events if other.point == sums]
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
@@ -422,9 +420,10 @@ class Mending:
 
     def _is_term_alone(self, statement: Statement, name: str, following: Statement) -> bool:
         """Whether a name is bound once, and read once: by a sum, in the same suite, of which it is a term."""
+        if following.accumulates is None or following.value is None or following.block != statement.block:
+            return False
         alone = {s.index for s in self._mentions(name)} == {statement.index, following.index}
-        terms = [each.text for each in self._terms(following)]
-        return alone and following.block == statement.block and terms.count(name) == 1
+        return alone and [each.text for each in self._terms(following)].count(name) == 1
 
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""
