@@ -785,14 +785,11 @@ class Context:
     def _call(self) -> str:
         function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
         only = self.split[0].name if len(self.split) == 1 else None
-        passed = [self.partition.passed(a.name) for a in self.arguments]
         # What is changed in place stays the caller's own object: only the call gets it from `replicate`.
-        values = [
-            f"{self.n.shard if a.name == only else self.n.replicate}({value})"
-            if a.name == only or a.name in self.replicated
-            else value
-            for a, value in zip(self.arguments, passed, strict=True)
-        ]
+        takers = dict.fromkeys(self.replicated, self.n.replicate)
+        takers |= {} if only is None else {only: self.n.shard}
+        passed = {a.name: self.partition.passed(a.name) for a in self.arguments}
+        values = [f"{takers[name]}({v})" if name in takers else v for name, v in passed.items()]
         values = [
             f'{self.n.put}("{a.name}", {value})' if a.name in self.put else value
             for a, value in zip(self.arguments, values, strict=True)

@@ -47,6 +47,7 @@ class Calling:
         target: Target,
         source: Source,
         called: protocol.Object,
+        program: str,
         layout: str | None,
         reference: Reference,
         request: Request,
@@ -57,8 +58,8 @@ class Calling:
         self.name, self.object, self.layout, self.say = source.qualname, called, layout, say
         #: All device counts, and those that are looked at.
         self.every, self.runs = runs, runs
-        #: The program that makes it, as typed.
-        self.program = ""
+        #: The program that makes it, as typed; ``""`` without one.
+        self.program = program
         #: Arguments that the reference changes in place.
         self.mutated: list[str] = []
         self.left_out: tuple[str, ...] = ()

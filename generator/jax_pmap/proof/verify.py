@@ -110,9 +110,10 @@ def verify(
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
-        proof = _Verification(target, source, made, layouts, reference, request, runs, start, say)
+        called, layout = object_of(source, made), layouts.parallel
+        calling = Calling(target, source, called, program, layout, reference, request, runs, say)
+        proof = _Verification(target, source, calling, layouts, reference, request, runs, start, say)
         proof.inspect = inspect
-        proof.program = proof.calling.program = program
         return proof.run()
 
 
@@ -144,7 +145,7 @@ class _Verification:
         self,
         target: Target,
         source: Source,
-        made: protocol.Made | None,
+        calling: Calling,
         layouts: Layouts,
         reference: Reference,
         request: Request,
@@ -155,21 +156,15 @@ class _Verification:
         self.target, self.source, self.request = target, source, request
         self.layout, self.convert = layouts.parallel, layouts.convert
         #: What finds out how it is called.
-        self.calling = Calling(
-            target, source, object_of(source, made), layouts.parallel, reference, request, runs, say
-        )
+        self.calling = calling
         #: All device counts, and those that are looked at.
         self.every, self.runs, self.say = runs, runs, say
         #: Starts a worker with so many devices.
         self.start = start
         self.name = source.qualname
         self.reference = reference
-        #: Arguments that the reference changes in place.
-        self.mutated: list[str] = []
         #: Whether to look into its source.
         self.inspect = False
-        #: The program that makes it, as typed.
-        self.program = ""
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
         #: What was derived, by question and layout.
@@ -194,7 +189,7 @@ class _Verification:
             finder.statics = statics
             whole = reference_runs(lead, self.target, finder)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
-        self.mutated = self.calling.mutated = [each.name for each in whole.mutated]
+        self.calling.mutated = [each.name for each in whole.mutated]
         notes = axis_notes(self.target, whole.axes, lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         # Where equality is derived, two counts are run: the others are not even called.
@@ -307,7 +302,9 @@ class _Verification:
 
     def _unequal(self) -> Unequal:
         """What to say of a difference."""
-        return Unequal(self.source, self.target, self.reference, self.layout, self.mutated, self.answer)
+        return Unequal(
+            self.source, self.target, self.reference, self.layout, self.calling.mutated, self.answer
+        )
 
     def _called(self, layout: Layout) -> protocol.Called:
         """The parallel function, called in `layout` as it was tried."""
@@ -633,7 +630,7 @@ class _Verification:
             if run.skipped is not None:
                 yield run.skipped
             elif run.problem is not None:
-                why = first_line(run.problem.message) or f"`{self.program}` ends without it"
+                why = first_line(run.problem.message) or f"`{self.calling.program}` ends without it"
                 yield f"not on {run.devices} devices: {why}"
             elif run.devices not in self.left and run.devices not in {each.devices for each in able}:
                 found = run.calls(layout)

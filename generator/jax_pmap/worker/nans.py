@@ -54,7 +54,7 @@ def lost(
     is NaN hides that a row was passed over. One row alone may be masked, and then compiled code has 0 for
     NaN times a truth value.
     """
-    ways = [axes]
+    ways = [(axes, FIRST)]
     if each:
         leaves = [
             (name, index, axis)
@@ -62,10 +62,8 @@ def lost(
             for index, axis in by_leaf.items()
             if is_float(jax.tree.leaves(values[name])[index])
         ]
-        ways += [{name: {index: axis}} for name, index, axis in leaves[:ALONE] if len(leaves) > 1]
-    rows = (FIRST, *(EVERY for _ in ways[1:]))
-    each_way = (_lost(reference, call, values, way, row) for way, row in zip(ways, rows, strict=True))
-    return next(filter(None, each_way), [])
+        ways += [({name: {index: axis}}, EVERY) for name, index, axis in leaves[:ALONE] if len(leaves) > 1]
+    return next(filter(None, (_lost(reference, call, values, *way) for way in ways)), [])
 
 
 def _lost(
