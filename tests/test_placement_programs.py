@@ -628,6 +628,21 @@ def until_small(x: Any, i: Any, made: Any) -> Any:
     return lax.cond(x[i, 0] > 0, lambda made: made.at[i].multiply(end), lambda made: made, made)
 
 
+def added_to_rows(then: Any) -> Any:
+    """Of each row its own loss, with means over the share added: what `then` makes of these, made whole."""
+
+    def program(axis: Any, w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            z = jnp.tanh(x * w)
+            each = jnp.sum(z**2, axis=1) + 0.1 * jnp.mean(z)
+            each -= jnp.sum(jnp.mean(z * x, axis=0))
+            return then(x, each, z + jnp.mean(z, axis=0))
+
+        return mean(axis, jax.value_and_grad(loss)(w))
+
+    return program
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -712,6 +727,16 @@ EQUAL = [
             lambda x, i, added: added + jnp.sin(x[i]),
             lambda x, i, added: added.at[jnp.argmax(x[i])].add(1.0),
             lambda x, i, added: added.at[1].add(x[i, 0]),
+        ]
+    ),
+    *(
+        (added_to_rows(then), (W, X), (R, S), R)
+        for then in [
+            lambda x, each, rows: jnp.mean(each),
+            lambda x, each, rows: -jnp.mean((3 * each - 1.0) / 2 + x[:, 0] ** 2),
+            lambda x, each, rows: jnp.mean(rows) + jnp.sum(rows.T.reshape(1, -1, len(x)), axis=(0, 1)).mean(),
+            lambda x, each, rows: jnp.mean(each[:, None] - rows * jnp.array([1.0, 2.0, 3.0])),
+            lambda x, each, rows: jnp.mean(jnp.full(len(x), jnp.mean(x)) + each),
         ]
     ),
 ]
@@ -1071,6 +1096,29 @@ UNEQUAL = [
     # What a loop begins with is added once, and not on every device.
     (lambda axis, w, v: added_to_whole(axis, w, v, total, jnp.sum), (W, V), (R, S), R),
     (lambda axis, w, v: added_to_whole(axis, w, v, mean, jnp.sum), (W, V), (R, S), R),
+    # What is added to rows is not the whole mean where these are more than summed up.
+    *(
+        (added_to_rows(then), (W, X), (R, S), R)
+        for then in [
+            lambda x, each, rows: jnp.mean(each**2),
+            lambda x, each, rows: jnp.mean(each * x[:, 0]),
+            lambda x, each, rows: jnp.mean(jnp.abs(each)),
+            lambda x, each, rows: jnp.mean(jnp.where(x[:, 0] > 0, each, 0.0)),
+            lambda x, each, rows: jnp.mean(each[: len(x) // 2]),
+            lambda x, each, rows: jnp.mean(each) + jnp.mean(each) ** 2,
+            lambda x, each, rows: jnp.mean(each / jnp.sum(each)),
+            lambda x, each, rows: jnp.mean(x @ x.T @ rows),
+            lambda x, each, rows: jnp.mean(jax.nn.softmax(rows, axis=1)[:, 0]),
+            lambda x, each, rows: jnp.mean(jnp.sort(rows, axis=1) * jnp.array([1.0, 2.0, 3.0])) * jnp.max(each),
+            lambda x, each, rows: jnp.mean(each) * len(x),
+            lambda x, each, rows: jnp.mean(jnp.cumsum(each)),
+            lambda x, each, rows: jnp.sum(each),
+        ]
+    ),
+    (lambda axis, x: x + jnp.mean(x), (X,), (S,), S),
+    (lambda axis, x: x + jnp.sum(x), (X,), (S,), S),
+    (lambda axis, x: mean(axis, jnp.mean(x[:, 0] + jnp.sum(x))), (X,), (S,), R),
+    (lambda axis, x: total(axis, jnp.sum(x[:, 0] + jnp.mean(x), axis=0) / len(x)), (X,), (S,), R),
 ]
 
 

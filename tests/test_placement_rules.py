@@ -37,6 +37,7 @@ from jax_pmap.worker.placements.lattice import (
     Index,
     Loose,
     Mixed,
+    Offset,
     Partial,
     Placement,
     Positions,
@@ -146,6 +147,7 @@ def ways(value: np.ndarray, few: bool, outside: bool) -> list[Placement]:
         found += [Partial(-1), Partial(1), Replicated(-1), *(Sharded(axis, 1) for axis in rows)]
     if kind in "fc":
         found += [Replicated(Fraction(1, 2)), *(Sharded(axis, -1) for axis in rows)]
+        found += [Offset(axis, power) for axis in rows for power in (0, -1)]
     if kind != "c":
         found += [Extreme("min")]
     if outside:
@@ -155,7 +157,7 @@ def ways(value: np.ndarray, few: bool, outside: bool) -> list[Placement]:
 
 def local_shape(place: Placement, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """The shape on a device of a value in a placement."""
-    if isinstance(place, (Sharded, Spread, Positions, Mixed)):
+    if isinstance(place, (Sharded, Spread, Offset, Positions, Mixed)):
         axis = place.axis
         return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     if isinstance(place, Diagonal):
@@ -195,6 +197,11 @@ def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> lis
         return [value] * count
     if isinstance(place, Sharded):
         return [share(place, value, count, device) for device in range(count)]
+    if isinstance(place, Offset):
+        size = (count, *value.shape[: place.axis], 1, *value.shape[place.axis + 1 :])
+        added = random.normal(size=size)
+        added -= added.mean(0)
+        return [share(Sharded(place.axis), value, count, i) + added[i] for i in range(count)]
     if isinstance(place, Diagonal):
         return squares(place, value, count)
     if isinstance(place, Partial):
@@ -267,6 +274,11 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
         parts = power * sum(each.astype(whole.dtype) for each in values)
         shares = (share(Sharded(place.axis), whole, count, device) for device in range(count))
         return all(close(parts, each) for each in shares)
+    if isinstance(place, Offset):
+        rows = (share(Sharded(place.axis), whole, count, device) for device in range(count))
+        added = [power * each - own for each, own in zip(values, rows, strict=True)]
+        alike = all(close(each, np.broadcast_to(each.take([0], place.axis), each.shape)) for each in added)
+        return alike and close(sum(added), np.zeros_like(added[0]))
     if isinstance(place, Mixed):
         return close(power * joined(place, values, whole.shape), whole)
     if isinstance(place, Loose):

@@ -238,7 +238,11 @@ class Decider:
 
         visible = [data for data in events if seen(data["point"])]
         state.grouped |= any(in_groups(leaf) for data in visible for leaf in data["leaves"])
-        return [Event(data, gather_groups=state.gather_groups) for data in visible]
+        every = [Event(data, gather_groups=state.gather_groups) for data in visible]
+        if any(event.varying for event in every):
+            # What is added to rows may be what has to be made whole before.
+            every = [event.without_offsets() for event in every]
+        return every
 
     def _retreat(self, state: State, raised: protocol.Raised) -> None:
         """The last collectives raised: go on with half of them, or without the one that is left.

@@ -30,6 +30,7 @@ class Event:
         if gather_groups and any(map(in_groups, data["leaves"])):
             leaves = [{**x, "kind": "varying"} if in_groups(x) else x for x in data["leaves"]]
             data = {**data, "leaves": leaves}
+        self._data = data
         self.point: int = data["point"]
         #: How often the point was passed before.
         self.occurrence: int = data.get("occurrence", 0)
@@ -41,6 +42,13 @@ class Event:
         self.arrays = [
             leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
         ]
+
+    def without_offsets(self) -> Event:
+        """The same where rows that have a part of a sum added are none that any relation is known of."""
+        if all(leaf["kind"] != "offset" for leaf in self.leaves):
+            return self
+        leaves = [{**x, "kind": "varying"} if x["kind"] == "offset" else x for x in self.leaves]
+        return Event({**self._data, "leaves": leaves})
 
     @property
     def varying(self) -> bool:

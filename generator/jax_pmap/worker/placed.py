@@ -24,6 +24,7 @@ from .placements.lattice import (
     Extreme,
     Loose,
     Mixed,
+    Offset,
     OwnKey,
     Partial,
     Placement,
@@ -32,6 +33,7 @@ from .placements.lattice import (
     Row,
     Running,
     Sharded,
+    Spread,
     Unknown,
 )
 from .placements.terms import Term, Terms
@@ -45,6 +47,8 @@ SCALED = "scaled"
 MAPPED = "mapped"
 #: Divided into groups, or over the rounds of a loop: what is done to each group by itself couples it.
 GROUPED_KIND = "grouped"
+#: With a part of a sum over the devices added to each row: whole where it is only summed up later.
+OFFSET = "offset"
 #: How many other counts of devices are traced where the function goes another way on the first of them.
 OTHERS = 3
 #: Placements of such values.
@@ -303,7 +307,7 @@ def placed_events(
                     leaf["together"] = divided[found[number][0].term]
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
-                leaf["kind"] = VARYING if leaf["kind"] in (MAPPED, GROUPED_KIND) else leaf["kind"]
+                leaf["kind"] = VARYING if leaf["kind"] in (MAPPED, GROUPED_KIND, OFFSET) else leaf["kind"]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
@@ -430,6 +434,8 @@ def kind_of(
             place = None if place.axis == axis else replace(place, axis=place.axis - behind)
     if place is None:
         return {"kind": MAPPED}
+    if isinstance(place, (Spread, Offset)):
+        return {"kind": OFFSET, "split": split}
     if isinstance(place, GROUPED):
         return {"kind": GROUPED_KIND, "split": split}
     kind = VARYING

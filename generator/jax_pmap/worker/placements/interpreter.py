@@ -55,6 +55,7 @@ from .lattice import (
     Filled,
     Labels,
     Mixed,
+    Offset,
     OwnKey,
     OwnKeys,
     Partial,
@@ -70,6 +71,7 @@ from .lattice import (
 from .measure import measured, supposed
 from .rounds import grouped, of_groups
 from .rules.elementwise import describe
+from .rules.offsets import offset
 from .terms import Shape, Term, Terms
 
 #: Powers of the device count that numbers in a trace may have.
@@ -524,7 +526,7 @@ class Interpreter:
         for index, shape in enumerate(shapes):
             sizes = list(shape)
             for place, counts in zip(places, self.axes.values(), strict=True):
-                if isinstance(place, (Sharded, Spread, Positions, Labels, Mixed, Dealt, Filled)):
+                if isinstance(place, (Sharded, Spread, Offset, Positions, Labels, Mixed, Dealt, Filled)):
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
@@ -797,7 +799,7 @@ class Interpreter:
                 columns.append([lost] * count)
                 continue
             if name == "psum" and axis in named_axes(params[0]):
-                whole = [isinstance(place, Replicated) for place in places]
+                whole = [isinstance(place, Replicated) and place.power <= 0 for place in places]
                 if any(w and self.terms.value(o.term) is None for w, o in zip(whole, operands, strict=True)):
                     self.repeated.append(self.path(equations[0]))
             seen = self.seen[axis]
@@ -829,9 +831,8 @@ class Interpreter:
         """Placements of the results along one mesh axis."""
         found = RULES.get(eq.name)
         groups = grouped(places) and eq.name not in IDENTITIES
-        spread = next((place for place in places if isinstance(place, Spread)), None)
-        if spread is not None and eq.name != "psum" and eq.name not in IDENTITIES:
-            return [Unknown(describe(spread), self.path(equation))] * count
+        if eq.name not in ("psum", *IDENTITIES) and any(isinstance(p, (Spread, Offset)) for p in places):
+            found, groups = offset, False
         places = aligned(eq, places)
         self._lie_alike(eq, places)
         if found is None and not groups:
@@ -850,6 +851,8 @@ class Interpreter:
                 result = of_groups(found, eq, places)
             else:
                 result = found(eq, *places, **eq.params)
+            if self.added is not None and isinstance(result, Offset):
+                raise Stuck(describe(result))  # The rows that are added would have the sum added, too.
         except Stuck as stuck:
             unmet = eq.conditions if isinstance(stuck, Unmet) else ()
             self.unmet.update((replace(each, path=self.path(equation)), None) for each in unmet)

@@ -52,6 +52,18 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Offset:
+    """`Sharded`, but for what is added to all rows of a device alike, and is zero in sum over the devices.
+
+    So is the loss of each example with a mean over the batch added, of which a device has that over its
+    share: what the means differ by cancels in a sum of all rows.
+    """
+
+    axis: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Extreme:
     """The ``"max"`` or ``"min"`` of ``v`` over the devices is ``V``."""
 
@@ -260,9 +272,9 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | RowNumber | Filled"
-    " | Rounds | Running | Index | Downward | Positions | Labels | Corner | Diagonal | OwnKey | Blocks"
-    " | Copies | OwnKeys | Unknown"
+    "Replicated | Sharded | Partial | Spread | Offset | Extreme | Mixed | Loose | Dealt | Row | RowNumber"
+    " | Filled | Rounds | Running | Index | Downward | Positions | Labels | Corner | Diagonal | OwnKey"
+    " | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 #: Those in a round of a loop that say something of all its rounds seen together.

@@ -28,6 +28,7 @@ from .lattice import (
     Labels,
     Loose,
     Mixed,
+    Offset,
     OwnKeys,
     Partial,
     Placement,
@@ -420,7 +421,7 @@ def _item(walk: Interpreter, place: Placement, by_row: bool) -> Placement:
         return replace(place, axis=place.axis - 1)
     if isinstance(place, (Positions, Labels, Blocks, Copies, OwnKeys)):
         return Unknown("a loop goes over positions")
-    if isinstance(place, (Spread, Corner, Diagonal)):
+    if isinstance(place, (Spread, Offset, Corner, Diagonal)):
         return Unknown(describe(place))
     return place
 
@@ -460,7 +461,7 @@ def _rows(place: Placement, loop: int) -> Placement:
         return Loose((0,), place.power)
     if isinstance(place, Running):
         return Unknown("what a loop has added up so far is used before its end")
-    if isinstance(place, (Spread, Corner, Diagonal, Filled)):
+    if isinstance(place, (Spread, Offset, Corner, Diagonal, Filled)):
         return Unknown(describe(place))
     if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
         return replace(place, axis=place.axis + 1)

@@ -22,6 +22,7 @@ from ..lattice import (
     Labels,
     Loose,
     Mixed,
+    Offset,
     Partial,
     Placement,
     Positions,
@@ -88,7 +89,7 @@ def alike(eq: Equation, places: Sequence[Placement]) -> Any:
 
 def describe(place: Placement) -> str:
     """Why a value in this placement cannot be used as if it were whole."""
-    if isinstance(place, (Partial, Spread)):
+    if isinstance(place, (Partial, Spread, Offset)):
         return "a value that is only this device's part of a sum is used as if it were the whole sum"
     if isinstance(place, Extreme):
         return f"this device's {place.op}imum is used as if it were that of the whole batch"
@@ -164,6 +165,41 @@ def is_alone(eq: Equation, operand: int, place: Placement) -> bool:
     return eq.is_zero(operand) or (isinstance(place, Diagonal) and place.alone)
 
 
+def in_rows(eq: Equation, places: Sequence[Placement]) -> Offset:
+    """The sum or difference of rows, and of parts of sums over devices that are added to all of them.
+
+    Raises:
+        Stuck: parts and rows are off by powers of the device count that do not fit, or there are others.
+    """
+    rows = [place for place in places if isinstance(place, (Spread, Offset, Sharded))]
+    axis = rows[0].axis
+    powers = set[Power]()
+    for i, place in enumerate(places):
+        if eq.is_zero(i):
+            continue
+        if isinstance(place, (Sharded, Spread, Offset)):
+            fits = place.axis == axis and getattr(place, "outer", 1) == 1
+        else:
+            fits = isinstance(place, (Partial, Replicated)) and is_alike(eq, i, axis)
+        if not fits:
+            raise Stuck(describe(next(p for p in places if isinstance(p, (Spread, Offset, Partial)))))
+        powers.add(power_of_rows(place))
+    if len(powers) > 1 or kind_of(eq.dtypes[0]) not in "fc":
+        raise Stuck("a part of a sum over the batch is combined with values of single examples")
+    return Offset(axis, powers.pop() if powers else 0)
+
+
+def power_of_rows(place: Any) -> Power:
+    """The power of rows that a value may be added to, or is: a mean over the share is N times its part."""
+    power: Power = place.power
+    return power + isinstance(place, (Partial, Spread))
+
+
+def is_alike(eq: Equation, operand: int, axis: int) -> bool:
+    """Whether an operand holds the same for all rows."""
+    return eq.terms.constant_along(eq.operands[operand].term, (axis,))
+
+
 @rule("add", "sub")
 def add(eq: Equation, *places: Placement, **_: Any) -> Result:
     """Linear: partial sums stay partial, where they are off by the same power."""
@@ -179,6 +215,8 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
             return Extreme(opposite(op) if eq.name == "sub" and extremes[0] == 1 else op)
         raise Stuck(describe(places[extremes[0]]))
     if any(isinstance(place, Partial) for place in places):
+        if any(isinstance(place, Sharded) and not eq.is_zero(i) for i, place in enumerate(places)):
+            return in_rows(eq, places)
         powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
         if len(powers) > 1:
             raise Stuck("a part of a sum over the batch is added to what is whole already")

@@ -47,7 +47,9 @@ def reduce_sum(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any) -> 
         return blocks_reduced(eq, x, axes)
     if isinstance(x, Sharded):
         if x.axis in axes:
-            return Partial(x.power)
+            # Where all rows are alike, those of all devices are, and the share has one N-th of them.
+            alike = eq.terms.constant_along(eq.operands[0].term, (x.axis,))
+            return Replicated(x.power + 1) if alike else Partial(x.power)
         return Sharded(kept_axis(x.axis, axes), x.power, x.outer)
     if isinstance(x, Diagonal):
         left = tuple(kept_axis(axis, axes) for axis in x.axes if axis not in axes)
