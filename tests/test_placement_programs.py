@@ -1109,7 +1109,7 @@ UNEQUAL = [
             lambda x, each, rows: jnp.mean(each / jnp.sum(each)),
             lambda x, each, rows: jnp.mean(x @ x.T @ rows),
             lambda x, each, rows: jnp.mean(jax.nn.softmax(rows, axis=1)[:, 0]),
-            lambda x, each, rows: jnp.mean(jnp.sort(rows, axis=1) * jnp.array([1.0, 2.0, 3.0])) * jnp.max(each),
+            lambda x, each, rows: jnp.mean(jnp.sort(rows, axis=1) * jnp.array([1.0, 2.0, 3.0])),
             lambda x, each, rows: jnp.mean(each) * len(x),
             lambda x, each, rows: jnp.mean(jnp.cumsum(each)),
             lambda x, each, rows: jnp.sum(each),

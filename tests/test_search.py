@@ -773,6 +773,52 @@ def test_each_device_compares_its_own_rows_with_all(project: Project) -> None:
     assert ("own_share", "jnp.eye(x.shape[0])") in syncs
 
 
+def test_what_is_as_long_as_the_pairs_is_made_by_rows(project: Project) -> None:
+    """Of the scores their number is asked for alone: what is made of that need not wait for them."""
+    code = """\
+        def f(w, pictures, texts):
+            def loss(w):
+                scores = jnp.tanh(pictures @ w) @ jnp.tanh(texts @ w).T
+                target = jnp.eye(scores.shape[0])
+                return -jnp.mean(jnp.sum(target * jax.nn.log_softmax(scores), axis=1))
+
+            return jax.value_and_grad(loss)(w)
+
+
+        def both():
+            return np.eye(5, 4, dtype="float32"), rows(24) % 7 / 7, rows(24) % 5 / 5
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::both", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    syncs = [(sync["op"], sync["value"]) for sync in json.loads(made.stdout)["plan"]["syncs"]]
+    assert [value for op, value in syncs if op == "all_gather"] == ["jnp.tanh(texts @ w)"]
+    assert ("own_share", "jnp.eye(scores.shape[0])") in syncs
+
+
+def test_sums_that_begin_with_the_first_round_are_made_whole_behind_the_loop(project: Project) -> None:
+    code = """\
+        def f(w, x):
+            grads, total = None, 0.0
+            for part in jnp.split(x, 3):
+                loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(part @ w) ** 2))(w)
+                grads = grad if grads is None else grads + grad
+                total += loss / 3
+            return w - 0.1 * grads / 3, total
+
+
+        def given():
+            return np.ones(5, "float32"), rows(36)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::given", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    syncs = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"]]
+    assert sorted(syncs) == [("pmean", "grads"), ("pmean", "total")]
+
+
 def test_a_contrastive_loss_makes_own_rows_of_the_pairs_alone(project: Project) -> None:
     """Each picture is told from all texts and each text from all pictures: one of both is gathered.
 

@@ -37,8 +37,14 @@ def accumulated(node: cst.BaseSmallStatement) -> str | None:
         return text if adds and root_name(node.target) not in names_in(node.value) else None
     if not isinstance(node, cst.Assign) or len(node.targets) != 1:
         return None
-    target = node.targets[0].target
-    text, terms = _added_to(target), sum_terms(node.value)
+    target, value = node.targets[0].target, node.value
+    if isinstance(value, cst.IfExp):
+        # `total = x if total is None else total + x`
+        sides = [side for side in (value.body, value.orelse) if root_name(target) in names_in(side)]
+        if len(sides) != 1:
+            return None
+        value = sides[0]
+    text, terms = _added_to(target), sum_terms(value)
     if text is None or len(terms) == 1:
         return None
     with_name = [term for term in terms if root_name(target) in names_in(term)]

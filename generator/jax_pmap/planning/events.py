@@ -61,6 +61,12 @@ class Event:
         return not self.unaligned and len(self.arrays) == len(self.leaves) > 0 and not self.varying
 
     @property
+    def tells(self) -> bool:
+        """Whether what goes into it need not be known: all of it is, or it is sizes, as ``x.shape[0]`` is."""
+        sizes = bool(self.leaves) and all(leaf.get("number") for leaf in self.leaves)
+        return self.is_known or (sizes and not self.unaligned)
+
+    @property
     def whole(self) -> bool:
         """Whether everything in it is the same on every device."""
         return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)

@@ -419,11 +419,14 @@ class Mending:
         return once and begun and statement.block not in following.blocks
 
     def _is_term_alone(self, statement: Statement, name: str, following: Statement) -> bool:
-        """Whether a name is bound once, and read once: by a sum, in the same suite, of which it is a term."""
+        """Whether a name is bound once, and read once: by a sum, in the same suite, in one of its terms."""
         if following.accumulates is None or following.value is None or following.block != statement.block:
             return False
         alone = {s.index for s in self._mentions(name)} == {statement.index, following.index}
-        return alone and [each.text for each in self._terms(following)].count(name) == 1
+        terms = self._terms(following)
+        # In `loss / 4`, too: what is no multiple of it makes no sum of the same kind.
+        inside = [part for term in terms for part in (term, *self.table.descendants(term.point))]
+        return alone and [each.text for each in inside].count(name) == 1
 
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""
@@ -474,12 +477,15 @@ class Mending:
         name = statement.accumulates
 
         def terms(expression: Expression) -> list[Expression]:
-            if expression.text == name:
+            if expression.text == name or expression.in_test:
                 return []
             below = self.table.descendants(expression.point)
             if not any(each.text == name for each in below):
                 return [expression]
-            return [term for child in self.table.children[expression.point] for term in terms(child)]
+            found = [term for child in self.table.children[expression.point] for term in terms(child)]
+            # What one side begins with the other adds.
+            begins = {each.text for each in found if each.side_of is None}
+            return [each for each in found if each.side_of is None or each.text not in begins]
 
         return terms(self.table.by_point[statement.value]) if statement.value in self.table.by_point else []
 
