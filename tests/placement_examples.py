@@ -136,6 +136,13 @@ example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64
 example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint32), "f:12")
 example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64), "w:12,2")
 example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64), "w:2,12,2")
+#: What is added to rows alike, and what becomes of that.
+example("add", lambda x, y: x + y[None], "f:12,4", "f:4")
+example("sub", lambda x, y: y - x * 2.0, "f:12", "f:")
+example("reduce_sum", lambda x, b: jnp.sum(jnp.broadcast_to(x, (b, 4)), 0), "f:4")
+example("reduce_sum", lambda x, y, b: jnp.sum(jnp.broadcast_to(x, (b, 4)) - y, 0), "f:4", "f:4")
+example("mul", lambda x, y, z: (x + y) * z, "f:12", "f:", "f:12")
+example("transpose", lambda x, y: (x + y[None]).T.reshape(4, 1, -1)[:, 0] / 3.0, "f:12,4", "f:4")
 example("copy", jnp.copy, "f:12,4")
 example("stop_gradient", lax.stop_gradient, "f:12,4")
 example("name", lambda x: checkpoint_name(x, "kept"), "f:12,4")

@@ -177,3 +177,89 @@ def test_a_dataclass_whose_fields_come_sorted_may_hold_examples_and_means(steps:
     made = steps.run(*words)
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs and device counts" in made.words
+
+
+MAPPED = """
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+def centred(x):
+    def one(row):
+        h = jnp.tanh(row)
+        return h - jax.lax.pmean(h, "examples")
+
+    return jnp.mean(jax.vmap(one, axis_name="examples")(x) ** 2)
+
+
+def normalized(x):
+    @functools.partial(jax.vmap, axis_name="batch")
+    def one(row):
+        most = jax.lax.pmax(row, axis_name="batch")
+        parts = jnp.exp(row - most)
+        return parts / jax.lax.psum(parts, axis_name="batch")
+
+    return one(x)
+
+
+def steps(w, x):
+    # Each of several copies differentiates what hangs on all of them.
+    def update(w, x):
+        def loss(w):
+            z = jnp.tanh(x @ w)
+            mean = jax.lax.pmean(jnp.mean(z), "copies")
+            square = jax.lax.pmean(jnp.mean(z**2), "copies")
+            return jnp.mean((z - mean) ** 4) / (square + 1)
+
+        value, grads = jax.value_and_grad(loss)(w)
+        value, grads = jax.lax.pmean((value, grads), axis_name="copies")
+        return w - 0.1 * grads, value
+
+    w, values = jax.vmap(update, axis_name="copies")(w, x)
+    return w, values
+
+
+def numbered(x):
+    return jax.vmap(lambda row: row * jax.lax.axis_index("examples"), axis_name="examples")(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "written"),
+    [
+        ("centred", ("x=f32[24,3]",), ['pmean(h, ("examples", AXIS))']),
+        (
+            "normalized",
+            ("x=f32[24,3]",),
+            ['pmax(row, axis_name=("batch", AXIS))', 'axis_name=("batch", AXIS)'],
+        ),
+        (
+            "steps",
+            ("w=f32[24,3]", "x=f32[24,6,3]"),
+            ['pmean(jnp.mean(z), ("copies", AXIS))', "grads = jax.lax.pmean(grads, axis_name=AXIS)"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+def test_what_goes_over_the_axis_of_a_map_inside_goes_over_the_devices_with_it(
+    project: Project, function: str, given: tuple[str, ...], written: list[str], backend: str
+) -> None:
+    (project.folder / "maps.py").write_text(MAPPED)
+    options = [word for each in given for word in ("--arg", each)]
+    made = project.run("gen", f"maps.py::{function}", *options, "--backend", backend, "-o", "-")
+    assert made.exit_code == 0, made.stderr
+    assert "Proved: derived for all inputs and device counts" in made.stdout
+    for each in written:
+        assert each in made.stdout
+
+
+def test_the_axis_of_a_map_inside_is_none_of_the_devices(project: Project) -> None:
+    (project.folder / "maps.py").write_text(MAPPED)
+    said = project.run("gen", "maps.py::normalized", "--arg", "x=f32[24,3]", "--axis-name", "batch")
+    assert said.exit_code == 1
+    assert "error[JP048]" in said.stderr and "--axis-name devices" in said.stderr
+    # What tells the examples apart has no collective that makes it whole.
+    said = project.run("gen", "maps.py::numbered", "--arg", "x=f32[24,3]")
+    assert said.exit_code == 1 and "error[JP043]" in said.stderr

@@ -18,7 +18,7 @@ import libcst as cst
 
 from jax_pmap.emit.decomposed import DIAGONALS, TOGETHER, UPDATES, reduction
 from jax_pmap.emit.names import USUAL, Words
-from jax_pmap.emit.places import Body, Expression, inside, place
+from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.emit.syntax import is_constant
 from jax_pmap.leaf_paths import dotted
@@ -31,6 +31,8 @@ from jax_pmap.worker.scopes import names_of_its_own
 RECORDER = "__jax_pmap__"
 #: Collectives that do not add.
 EXTREMES = frozenset({"pmax", "pmin"})
+#: Collectives that may go over several axes at once.
+REDUCING = EXTREMES | {"psum", "pmean"}
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
 AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
@@ -145,6 +147,8 @@ class Editor(cst.CSTTransformer):
                 self.wrap.setdefault(place(sync.span), {})[sync.along] = sync
         self.guards = {place(guard.span): guard for guard in guards}
         self.used: set[tuple[str, tuple[int, int, int, int]]] = set()
+        #: Statements whose collectives went into what they assign.
+        self.joined: set[tuple[int, int, int, int]] = set()
 
     def unplaced(self) -> list[Sync]:
         """Syncs whose span matched nothing."""
@@ -264,13 +268,18 @@ class Editor(cst.CSTTransformer):
                 if sync.value != expression.text:
                     continue
                 self.used.add(("wrap", where))
+                both = self.over_both(original, updated, sync)
                 if sync.op in TOGETHER:
                     updated = self.together(sync, original, updated)
+                elif both is not None:
+                    updated = both
                 else:
                     if expression.point in self.taps:
                         updated = self.tap(expression.point, updated, "before")
                     updated = self.wrapped(sync, updated)
             statement = self.body.statements[expression.statement]
+            if statement.value == expression.point:
+                updated = self.assigned(statement, original, updated)
             if statement.span == expression.span and statement.kind == "return":
                 updated = self.returned(expression, updated)
             if expression.side_of is not None and where in self.guards:
@@ -285,6 +294,48 @@ class Editor(cst.CSTTransformer):
             if updated is not plain and self.body.is_tight(original):
                 updated = enclosed(updated)
         return updated
+
+    def assigned(
+        self, statement: Statement, original: cst.BaseExpression, updated: cst.BaseExpression
+    ) -> cst.BaseExpression:
+        """What a statement assigns, with the one collective of all its names in it where that can be."""
+        where = place(statement.span)
+        syncs = self.after.get(where, [])
+        names = [name for name, _ in statement.names]
+        whole = sorted(sync.value for sync in syncs if sync.paths == ("",)) == sorted(names) != []
+        if statement.kind == "return" or not whole or len({(s.op, s.along, s.constant) for s in syncs}) > 1:
+            return updated
+        both = self.over_both(original, updated, syncs[0])
+        if both is None:
+            return updated
+        self.used.add(("after", where))
+        self.joined.add(where)
+        return both
+
+    def over_both(
+        self, original: cst.BaseExpression, updated: cst.BaseExpression, sync: Sync
+    ) -> cst.BaseExpression | None:
+        """A collective over the axis of a map inside, with the same over the devices in it; None of others.
+
+        One after the other, the first would be of rows of different devices where they are differentiated.
+        """
+        if sync.op not in REDUCING or sync.constant or sync.like:
+            return None
+        if not isinstance(original, cst.Call) or not isinstance(updated, cst.Call):
+            return None
+        if self.body.called(original) != f"jax.lax.{sync.op}":
+            return None
+        keyword = [
+            i for i, each in enumerate(updated.args) if each.keyword and each.keyword.value == "axis_name"
+        ]
+        at = keyword[0] if keyword else 1
+        if at >= len(updated.args) or updated.args[at].star:
+            return None
+        given, axis = updated.args[at].value, cst.parse_expression(self.axes(sync.along))
+        axes = given.elements if isinstance(given, cst.Tuple) else [cst.Element(given)]
+        every = enclosed(cst.Tuple([*axes, cst.Element(axis)]))
+        args = [*updated.args[:at], updated.args[at].with_changes(value=every), *updated.args[at + 1 :]]
+        return updated.with_changes(args=args)
 
     def returned(self, expression: Expression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What a lambda gives, taken apart for its collectives: no statement can stand behind it."""
@@ -494,7 +545,7 @@ class Editor(cst.CSTTransformer):
             return updated, []
         after: list[str] = []
         where = place(statement.span)
-        syncs = self.after.get(where, [])
+        syncs = self.after.get(where, []) if where not in self.joined else []
         if syncs:
             self.used.add(("after", where))
             for name, point in statement.names if not any(s.paths != ("",) for s in syncs) else ():

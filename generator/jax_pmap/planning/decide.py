@@ -19,7 +19,7 @@ from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import DIVIDE, EXCHANGE, OWN_SHARE, Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups, is_part, uneven
+from jax_pmap.planning.events import EXTREMES, PARTIAL, SUMS, Event, State, in_groups, is_part, uneven
 from jax_pmap.planning.gathering import Gathering, Onward, sharded
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -296,7 +296,7 @@ class Decider:
                 if sync.op in AXIS_ARGUMENTS
                 else leaf["kind"].startswith(wanted)
                 if by_row
-                else leaf["kind"] == wanted
+                else leaf["kind"] == wanted or (sync.op in SUMS and leaf["kind"].startswith("sharded"))
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or any(is_part(leaf["path"], path) for path in paths)
             )

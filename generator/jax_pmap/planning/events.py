@@ -11,7 +11,9 @@ from jax_pmap.model import Refusal, Sync
 from jax_pmap.worker.protocol import Row
 
 EXTREMES = frozenset({"pmax", "pmin"})
-PARTIAL = frozenset({"pmean", "psum", *EXTREMES})
+#: Of what is repeated for each of a device's rows, they give each row the whole.
+SUMS = frozenset({"pmean", "psum"})
+PARTIAL = SUMS | EXTREMES
 
 
 def in_groups(leaf: Row) -> bool:

@@ -13,7 +13,7 @@ from jax_pmap.model import Backend, Refusal, Request, Span, refused
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import shown_file
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import OTHER_NAMES, Target
 from jax_pmap.session import Session
 from jax_pmap.units import first_few
 from jax_pmap.worker import protocol
@@ -22,8 +22,6 @@ from jax_pmap.worker.protocol import Frame, Layer, Problem
 
 #: Libraries whose layers read the name of the axis when they are called.
 TOLD = frozenset({"flax.linen", "flax.nnx", "haiku", "equinox.nn"})
-#: Names of the axis of the devices, where a map inside the function has the one asked for.
-OTHER_NAMES = ("devices", "replicas", "shards")
 #: Layers that a message names.
 SHOWN = 2
 #: Refusals that a layer may be the reason of: what fails on a share does not compute too little.

@@ -136,7 +136,10 @@ class Mending:
         inside = {s.index for s in statements}
         found = (e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside)
         once = max(sum(value.text in s.reads for s in statements), sum(1 for _ in found)) < 2
-        if made.block not in statement.blocks or (once and not event.partly_whole):
+        # A collective over the axis of a map inside goes over the devices with it.
+        reduced = self.table.by_point.get(made.value or 0)
+        joined = reduced is not None and reduced.called == f"jax.lax.{event.whole_op(numbers=False)}"
+        if made.block not in statement.blocks or (once and not event.partly_whole and not joined):
             return False
         if event.whole_op(numbers=False) is None and not event.partly_whole:
             return False

@@ -55,16 +55,18 @@ def _next_of_kind(
     """Span of the next sync that `sync` can join, or None."""
     if sync.where != "after" or sync.paths != ("",):
         return None
+    # What reduces over the axis of a map inside goes over the devices with that.
+    reduced = {each.point for each in body.expressions if each.called == f"jax.lax.{sync.op}"}
     here = by_place.get(place(sync.span))
-    if here is None:
-        return None  # In a function of its own.
+    if here is None or here.value in reduced:
+        return None  # Or it stands in a function of its own.
     later = [
         by_place[place(other.span)]
         for other in syncs
         if other.where == "after" and other.op == sync.op and other.paths == ("",)
         if place(other.span) in by_place
     ]
-    later = [s for s in later if s.block == here.block and s.order > here.order]
+    later = [s for s in later if s.block == here.block and s.order > here.order and s.value not in reduced]
     if not later:
         return None
     there = min(later, key=lambda s: s.order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
@@ -70,17 +71,36 @@ def gradient_facts(parsed: ParsedSource, bound: BoundGradient) -> GradientCall:
     return GradientCall(parsed.span(bound.call), name, of)
 
 
+def mapped_axes(parsed: ParsedSource, calls: Sequence[ast.Call]) -> frozenset[str]:
+    """Axes that maps bind among some calls, ``vmap(one, axis_name="copies")``, and collectives go over."""
+    found, every = set[str](), (node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call))
+    for call in calls:
+        named = {each.arg: each.value for each in call.keywords if each.arg}
+        made = parsed.application(call)
+        if made is None or "axis_name" not in named:
+            continue
+        first = parsed.qualname(made.args[0]) if made.qualname == "functools.partial" and made.args else ""
+        name = parsed.constant(named["axis_name"])
+        if isinstance(name, str) and (first or made.qualname or "").endswith("vmap"):
+            found.add(name)
+    return frozenset(found & {each.axis_name for each in _collectives(parsed, every)} if found else ())
+
+
 def collectives(parsed: ParsedSource) -> tuple[Collective, ...]:
-    """Collectives in the body, in source order."""
-    rows = []
-    for call in body_calls(parsed):
+    """Collectives in the body, in source order, but for those over an axis that a map in it binds."""
+    calls = body_calls(parsed)
+    inner = mapped_axes(parsed, calls)
+    return tuple(each for each in _collectives(parsed, calls) if each.axis_name not in inner)
+
+
+def _collectives(parsed: ParsedSource, calls: Iterable[ast.Call]) -> Iterator[Collective]:
+    for call in calls:
         made = parsed.application(call)
         if made is None or made.qualname not in COLLECTIVES:
             continue
         op = made.qualname.rpartition(".")[2]
         axis_name = parsed.constant(made.argument(COLLECTIVES[made.qualname], "axis_name"))
-        rows.append(Collective(parsed.span(call), op, axis_name if isinstance(axis_name, str) else None))
-    return tuple(rows)
+        yield Collective(parsed.span(call), op, axis_name if isinstance(axis_name, str) else None)
 
 
 def body_calls(parsed: ParsedSource) -> list[ast.Call]:

@@ -114,6 +114,9 @@ class FunctionFacts:
     #: Functions that `jax.pure_callback` and the like are given: nothing of them is traced.
     host_functions: frozenset[str]
     collectives: tuple[Collective, ...]
+    #: Axes that maps in the body bind and collectives go over, and those of maps anywhere in the file.
+    inner_axes: frozenset[str]
+    mapped_axes: frozenset[str]
     #: Parameters static under the jit / pmap decorator (static_argnums, static_argnames …).
     static_parameters: tuple[str, ...]
     #: Parameters that a call by the target's own name gives up (donate_argnums …).

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.model import ParameterKind, Source
-from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts
+from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts, mapped_axes
 from jax_pmap.reading.decorators import (
     donations,
     named_by_options,
@@ -114,6 +114,10 @@ def read(source: Source, parsed: ParsedSource | None = None, *, given_back: bool
         function_runs=function_runs(parsed),
         host_functions=host_functions(parsed),
         collectives=collectives(parsed),
+        inner_axes=mapped_axes(parsed, body_calls(parsed)),
+        mapped_axes=mapped_axes(
+            parsed, [node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call)]
+        ),
         static_parameters=tuple(name for name in order if name in static),
         donated_parameters=tuple(name for name in order if name in donated),
         donated_elsewhere=tuple(sorted(elsewhere)),

@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from dataclasses import dataclass
 
-from jax_pmap.model import Binding, RefusalError, Request, Source, refused
+from jax_pmap.model import Backend, Binding, RefusalError, Request, Source, refused
 from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
@@ -15,6 +15,9 @@ from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
 from jax_pmap.syntax.parse import ParsedSource, parse, parse_file
 from jax_pmap.syntax.slice import Module
 from jax_pmap.worker.scopes import attribute_of_itself, is_private
+
+#: Names of the axis of the devices, where a map inside the function has the usual one.
+OTHER_NAMES = ("devices", "replicas", "shards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +198,25 @@ def running_values(facts: FunctionFacts) -> str:
 
 
 def axis_name_of(facts: FunctionFacts, request: Request) -> str:
-    """The axis name to use: as asked for, else that of the body's own collectives, else ``"batch"``."""
+    """The axis name to use: as asked for, else that of the body's own collectives, else ``"batch"``.
+
+    None that a map in the body binds.
+    """
     own = [c.axis_name for c in facts.collectives if c.axis_name is not None]
     if request.axis_name is None:
-        return own[0] if own else facts.pmap_axis_name or "batch"
+        if own:
+            return own[0]
+        # Functions that it calls may stand in the same file.
+        names = (facts.pmap_axis_name or "batch", *OTHER_NAMES)
+        return next((name for name in names if name not in facts.mapped_axes), names[0])
+    if request.axis_name in facts.inner_axes and request.backend is not Backend.JIT:
+        raise refused(
+            "JP048",
+            f"collectives go over the axis {request.axis_name!r} of a map inside `{facts.name}`, and that of "
+            "the devices was given the same name: they would see the inner one alone",
+            "Leave --axis-name out, or give another: --axis-name devices",
+            facts.span,
+        )
     for collective in facts.collectives:
         if collective.axis_name not in (None, request.axis_name):
             raise refused(

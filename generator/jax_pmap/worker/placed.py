@@ -434,6 +434,9 @@ def kind_of(
             place = None if place.axis == axis else replace(place, axis=place.axis - behind)
     if place is None:
         return {"kind": MAPPED}
+    if isinstance(place, Spread) and place.power in (0, -1):
+        # Made whole, it is what each of the device's rows has of it.
+        return {"kind": "pmean" if place.power else "psum"}
     if isinstance(place, (Spread, Offset)):
         return {"kind": OFFSET, "split": split}
     if isinstance(place, GROUPED):

@@ -28,10 +28,10 @@ def offset(eq: Equation, *places: Placement, **params: Any) -> Result:
     for i, other in enumerate(places):
         if i != at and not (isinstance(other, Replicated) and is_alike(eq, i, place.axis)):
             raise Stuck(describe(place))
-    as_share = [Sharded(p.axis, power_of_rows(p)) if isinstance(p, (Spread, Offset)) else p for p in places]
-    made = RULES[eq.name](eq, *as_share, **params)
-    if isinstance(made, Partial):
-        return made  # A sum over the rows.
+    share = Sharded(place.axis, power_of_rows(place))
+    if eq.name == "reduce_sum" and place.axis in params["axes"]:
+        return Partial(share.power)
+    made = RULES[eq.name](eq, *(share if i == at else other for i, other in enumerate(places)), **params)
     if not isinstance(made, Sharded) or eq.shape(at)[place.axis] != eq.out()[made.axis]:
         raise Stuck(describe(place))
     return Offset(made.axis, made.power)
