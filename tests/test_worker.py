@@ -241,6 +241,9 @@ def test_an_answer_holds_until_anything_of_the_target_changes():
     assert asked == [False, True]
     assert [target.once("x64", key, answer, most=1) for key in ("other", "key", "key")] == [True] * 3
     assert asked == [False, True, True, True]
+    for key in ("four", "seven", "nine"):
+        target.once("words", key, key.upper, most=9, weigh=len)
+    assert target.known("words") == ("SEVEN", "NINE")
 
 
 def test_a_limit_is_said_in_its_own_unit_and_at_no_line_of_a_library(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import arguments, observe, placed, protocol, prove
@@ -14,16 +15,25 @@ from .jaxpr import symbolic
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
 from .marks import is_no_mark
 from .protocol import Problem
-from .target import ANSWERS, Target, current, leaf_axes
+from .target import Target, current, leaf_axes
 from .work import work
+
+#: Leaves of values in all answers that are kept.
+MOST_LEAVES = 300_000
 
 
 def observe_code(request: protocol.Observe) -> protocol.Observation:
     """What each value of tapped code is on shards, beside the tapped original on the whole batch.
 
-    A plan that is begun anew asks some questions again: the latest are answered once.
+    A plan that is begun anew asks the same questions until it decides otherwise: they are answered once.
     """
-    return current().once("observed", protocol.encode(request), lambda: _answer(request), most=ANSWERS)
+    return current().once(
+        "observed", protocol.encode(request), lambda: _answer(request), most=MOST_LEAVES, weigh=_leaves
+    )
+
+
+def _leaves(answer: protocol.Observation) -> int:
+    return sum(len(event["leaves"]) for event in answer.events)
 
 
 def _answer(request: protocol.Observe) -> protocol.Observation:
@@ -35,7 +45,8 @@ def _answer(request: protocol.Observe) -> protocol.Observation:
     The batch is of so many `rows`, or the given one, as far as the devices share its minibatches. Where the
     function fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that
     batch; so it is where a share is another program than the whole: `jnp.einsum` contracts in an order that
-    is best for the sizes there are.
+    is best for the sizes there are. A function that is one program for all sizes does not fail for one of
+    them, and what a larger batch was once of no use for is not asked of it again.
     """
     target, axes, count = current(), leaf_axes(request.roles), request.count
     if request.own_sizes:
@@ -46,24 +57,52 @@ def _answer(request: protocol.Observe) -> protocol.Observation:
         return observed(request, request.rows or base)
     if request.rows is not None:
         return observed(request, -(-request.rows // unit) * unit)
+    at = functools.cache(functools.partial(observed, request))
+    larger = target.once("larger", protocol.encode((request.roles, request.overrides, count)), _Larger)
+    if larger.is_of_use and (found := at(base * count)).raised is None and not found.apart:
+        return found
     try:
-        answer = observed(request, base // unit * unit or base * count)
+        answer = at(base // unit * unit or base * count)
     except Problem as problem:
         if problem.kind != "reference":
             raise
         try:
-            return observed(request, base * count)
+            return at(base * count)
         except Problem:
             raise problem from None
-    if answer.raised is None and not answer.apart:
+    if answer.raised is None and (not answer.apart or larger.is_of_use is False):
+        return answer
+    if answer.raised is not None and is_one_program(request, target):
         return answer
     try:
-        larger = observed(request, base * count)
+        found = at(base * count)
     except Problem:
         return answer
-    if larger.raised is not None or (larger.apart and answer.raised is None):
-        return answer
-    return larger
+    is_better = found.raised is None and (not found.apart or answer.raised is not None)
+    if answer.raised is None:
+        larger.is_of_use = is_better
+    return found if is_better else answer
+
+
+@dataclass
+class _Larger:
+    """Whether a share of a larger batch was the program that the whole is, where one of this is another.
+
+    None where that was not asked.
+    """
+
+    is_of_use: bool | None = None
+
+
+def is_one_program(request: protocol.Observe, target: Target) -> bool:
+    """Whether the original is one program for all sizes of its batch."""
+    roles = request.roles
+    fixed = request.own_sizes or roles.made or roles.minibatches > 1
+    # Collectives of its own may make other numbers of the number of devices.
+    if fixed or target.collectives or target.one_device.axes:
+        return False
+    with prove.x64(target.x64):
+        return for_all_sizes(roles, request.overrides) is not None
 
 
 def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
@@ -113,6 +152,13 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
     )
 
 
+@dataclass
+class _Latest:
+    """Whether the code that was traced last on a share did not come to its end."""
+
+    failed: bool = False
+
+
 class Traces:
     """The traces that one request asks for.
 
@@ -155,20 +201,30 @@ class Traces:
             Problem: ``"reference"``, it is not traced so.
         """
         key = protocol.encode(self._request.original), *self.about
-        whole = self._target.once("placed", key, self._whole, most=1)
+        whole = self._target.once("placed", key, self._whole, most=2)
         self.recorder.most = self._request.count * observe.largest(whole.program.events)
         return whole
 
     def share(self, devices: int) -> placed.Program:
-        """The woven code on one of the shares of so many devices."""
-        program = self._symbolic(self._request.tapped) if self._is_one else None
-        if program is not None:
-            return program.with_numbers(unfolded(self._size // devices, devices))
+        """The woven code on one of the shares of so many devices.
+
+        With a symbol for its rows first, unless the code before it failed: so does most code after that which
+        gathers something else, and what fails with numbers fails with symbols.
+        """
         leaves = [
             leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
             for leaf, axis in self._leaves
         ]
-        return self._traced(self._request.tapped, leaves, devices).with_numbers(unfolded(self._size))
+        code, latest = self._request.tapped, self._target.once("latest", (), _Latest)
+        failed, latest.failed = latest.failed, True
+        program = self._symbolic(code) if self._is_one and not failed else None
+        made = None if program is not None else self._traced(code, leaves, devices)
+        program = self._symbolic(code) if self._is_one and failed else program
+        latest.failed = False
+        if program is not None:
+            return program.with_numbers(unfolded(self._size // devices, devices))
+        assert made is not None
+        return made.with_numbers(unfolded(self._size))
 
     def is_another(self, whole: placed.Program, share: placed.Program) -> bool:
         """Whether a share is another program than the whole batch."""
@@ -177,12 +233,7 @@ class Traces:
     @functools.cached_property
     def _is_one(self) -> bool:
         """Whether the original is one program for all sizes of its batch."""
-        roles, target = self._request.roles, self._target
-        fixed = self._request.own_sizes or roles.made or roles.minibatches > 1
-        # Collectives of its own may make other numbers of the number of devices.
-        if fixed or target.collectives or target.one_device.axes:
-            return False
-        return for_all_sizes(roles, self._request.overrides) is not None
+        return is_one_program(self._request, self._target)
 
     def _symbolic(self, code: protocol.Tapped) -> placed.Program | None:
         """Tapped code on a share of any size; None where Python code has to know it."""

@@ -1,6 +1,7 @@
 """The target in the worker: the user's function as written, its example inputs, what is known of it."""
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -65,7 +66,15 @@ class Target:
     of_fewer_rows: "Target | None" = None
     _found: dict[str, dict[Hashable, Any]] = field(default_factory=dict, init=False)
 
-    def once(self, question: str, key: Hashable, answer: Callable[[], T], *, most: "int | None" = None) -> T:
+    def once(
+        self,
+        question: str,
+        key: Hashable,
+        answer: Callable[[], T],
+        *,
+        most: "int | None" = None,
+        weigh: Callable[[T], int] = lambda _: 1,
+    ) -> T:
         """What `answer` gives, asked for once for each `key`, which is all that it hangs on but the target.
 
         Args:
@@ -73,13 +82,16 @@ class Target:
             key: ``("config",)``, where the question is about some static arguments.
             answer: finds the answer; where it raises, it is asked again the next time.
             most: for how many keys, the latest, answers are kept: large ones are not gathered.
+            weigh: how many each of them counts as.
         """
         known: dict[Hashable, T] = self._found.setdefault(question, {})
         if key not in known:
-            made = answer()
-            for old in [*known][: len(known) - most + 1] if most and len(known) >= most else ():
-                del known[old]
-            known[key] = made
+            known[key] = answer()
+            left = math.inf if most is None else most
+            for old in reversed([*known]):
+                left -= weigh(known[old])
+                if left < 0 and old != key:
+                    del known[old]
         return known[key]
 
     def known(self, question: str) -> tuple[Any, ...]:
