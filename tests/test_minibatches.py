@@ -10,6 +10,8 @@ import pytest
 from project import Project, simulated
 
 from jax_pmap.planning.coupling import way_out
+from jax_pmap.session import Session
+from jax_pmap.worker.protocol import Observe
 
 STEPS = """\
 import functools
@@ -176,8 +178,18 @@ def test_no_example_is_sent(steps: Project) -> None:
     assert evidence["checks"]
 
 
-def test_minibatches_in_a_loop(steps: Project) -> None:
+def test_minibatches_in_a_loop(steps: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    ask = Session.ask
+
+    def noted(self: Session, request: Any, *doing: Any) -> Any:
+        asked.append(request)
+        return ask(self, request, *doing)
+
+    monkeypatch.setattr(Session, "ask", noted)
     document = made(steps, "loop", "inputs", "--no-run")
+    # What becomes of the batch in one piece, with all of it on every device, is not looked for.
+    assert not any("all_gather" in each.tapped.code for each in asked if isinstance(each, Observe))
     assert document["evidence"]["derivation"]["complete"]
     assert document["plan"]["minibatches"] == 4
     assert {sync["op"] for sync in document["plan"]["syncs"]} == {"pmean"}

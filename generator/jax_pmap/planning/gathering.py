@@ -31,6 +31,12 @@ class Onward(enum.Enum):
     OWN_SHARES = "their part of it"
     #: What does not fit beside it is gathered too.
     ALL_AND_NEIGHBOURS = "all of it, and of what is beside it"
+    #: Nothing may be gathered.
+    NOTHING = "nothing of it"
+
+
+class GathersError(Exception):
+    """Something has to be gathered, and nothing may be."""
 
 
 class Gathering:
@@ -40,7 +46,8 @@ class Gathering:
         self.table = table
         self.own_shares = onward is Onward.OWN_SHARES
         #: Whether a share that does not fit beside what is gathered may be gathered.
-        self.neighbours = onward is not Onward.ALL
+        self.neighbours = onward in (Onward.OWN_SHARES, Onward.ALL_AND_NEIGHBOURS)
+        self.gathers_nothing = onward is Onward.NOTHING
 
     def gather(
         self,
@@ -52,6 +59,9 @@ class Gathering:
         """Give expressions that couple the examples all of them, from every device.
 
         `first` is what was seen of their statement, `events` all that was seen.
+
+        Raises:
+            GathersError: one of them has to be, and nothing may be gathered.
         """
         added = False
         for culprit in culprits:
@@ -70,6 +80,8 @@ class Gathering:
                     continue
                 operands = [operands[tried], *self._matching(culprit, len(operands), tried, events)]
                 state.attempts.tried[culprit.point] += 1
+            if operands and self.gathers_nothing:
+                raise GathersError
             gathered = []
             for operand, axis, seen in operands:
                 taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)

@@ -11,46 +11,73 @@ import dataclasses
 from jax_pmap.model import ON_DEVICE, Backend, Refusal
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
-from jax_pmap.planning.roles import LARGEST_COUNT, Roles
+from jax_pmap.planning.gathering import GathersError, Onward
+from jax_pmap.planning.reference import batch_of
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles, wanted_shares
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import NOT_TAKEN, unless
 
 
+def without_gathers(case: Case, roles: Roles) -> Refusal | Confirmed | None:
+    """What observing shows where nothing is gathered; None where something has to be.
+
+    That is of the batch as it is or, where that is not enough, of the minibatches that it is cut into: what
+    becomes of it in one piece, all of which then would be gathered, takes long to be found, and is no better.
+    """
+    if case.saved is not None or not can_be_handed_out(case, roles):
+        return None
+    try:
+        return observe_variants(case, roles, Onward.NOTHING)
+    except GathersError:
+        pass
+    if case.session.ask(protocol.FindMinibatches(roles.request(), ()), "looking for minibatches").number == 1:
+        return None
+    dealt = _handed_out(case, roles, _found(case, roles))
+    try:
+        outcome = None if dealt is None else unless(NOT_TAKEN, observe_variants, case, dealt, Onward.NOTHING)
+    except GathersError:
+        return None
+    return None if isinstance(outcome, Refusal) else outcome
+
+
 def minibatches_of(case: Case, roles: Roles, outcome: Refusal | Confirmed) -> protocol.Minibatches | None:
     """The minibatches of a batch whose rows were gathered; None where that is no reason to look for them."""
     gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
-    if not gathers or not can_be_handed_out(case, roles):
-        return None
+    return _found(case, roles) if gathers and can_be_handed_out(case, roles) else None
+
+
+def _found(case: Case, roles: Roles) -> protocol.Minibatches:
     sizes = case.session.ask(protocol.TellSizes(roles.request()), "tracing the function")
     return case.session.ask(protocol.FindMinibatches(roles.request(), sizes), "looking for minibatches")
 
 
 def in_minibatches(
-    case: Case,
-    roles: Roles,
-    outcome: Refusal | Confirmed,
-    found: protocol.Minibatches,
-    size: int,
-    devices: int | None,
+    case: Case, roles: Roles, outcome: Refusal | Confirmed, found: protocol.Minibatches
 ) -> Confirmed | None:
     """What observing confirms where each device has its rows of every minibatch; None where that is no gain.
 
-    The `outcome` without that is of a batch of `size`, for as many `devices` as there are, or for these.
+    The `outcome` is that without.
     """
-    compiled = case.request.backend is Backend.JIT
-    # The compiler takes minibatches that the devices do not share evenly, too.
-    sharing = devices or (LARGEST_COUNT if compiled else 1)
-    # To take single ones from between the rows of a device, it would gather them all first.
-    if found.number == 1 or (compiled and not found.reshaped) or size % (found.number * sharing):
-        return None
-    dealt = dataclasses.replace(roles, minibatches=found.number)
-    other = unless(NOT_TAKEN, observe_variants, case, dealt)
+    dealt = _handed_out(case, roles, found)
+    other = None if dealt is None else unless(NOT_TAKEN, observe_variants, case, dealt)
     if other is None or isinstance(other, Refusal):
         # It takes the given batch, and none of as many rows as every device needs for its own of each.
         return None
     better = isinstance(outcome, Refusal) or cost(other.observation) < cost(outcome.observation)
     return other if better else None
+
+
+def _handed_out(case: Case, roles: Roles, found: protocol.Minibatches) -> Roles | None:
+    """The roles with which each device has its rows of every minibatch; None where these cannot be shared."""
+    compiled = case.request.backend is Backend.JIT
+    # The compiler takes minibatches that the devices do not share evenly, too.
+    sharing = wanted_shares(case.request) or (LARGEST_COUNT if compiled else 1)
+    # To take single ones from between the rows of a device, it would gather them all first.
+    if found.number == 1 or (compiled and not found.reshaped):
+        return None
+    uneven = batch_of(roles, case.loaded) % (found.number * sharing)
+    return None if uneven else dataclasses.replace(roles, minibatches=found.number)
 
 
 def can_be_handed_out(case: Case, roles: Roles) -> bool:

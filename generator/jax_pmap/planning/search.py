@@ -54,7 +54,13 @@ from jax_pmap.planning.made_inside import (
     named_inside,
 )
 from jax_pmap.planning.meshes import on_mesh
-from jax_pmap.planning.minibatches import can_be_handed_out, cost, in_minibatches, minibatches_of
+from jax_pmap.planning.minibatches import (
+    can_be_handed_out,
+    cost,
+    in_minibatches,
+    minibatches_of,
+    without_gathers,
+)
 from jax_pmap.planning.mutation import check_mutation, switches_ahead
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, other_axis, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -642,7 +648,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     tried.observed += not roles.fixed
     if case.saved is not None and can_be_handed_out(case, roles):
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
-    outcome = observe_variants(case, roles)
+    outcome = without_gathers(case, roles) or observe_variants(case, roles)
     is_first = roles.fixed or tried.observed == 1
     # The key of an order of all rows is no example's, once the order is drawn whole and shared out.
     entangled = isinstance(outcome, Refusal) and outcome.code == "JP051"
@@ -662,8 +668,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     if case.saved is None:
         cut = minibatches_of(case, roles, outcome)
         if cut is not None:
-            wanted = wanted_shares(case.request)
-            dealt = in_minibatches(case, roles, outcome, cut, batch_of(roles, case.loaded), wanted)
+            dealt = in_minibatches(case, roles, outcome, cut)
             outcome = outcome if dealt is None else dealt
             tried.minibatch = tried.minibatch or cut.rows
     if isinstance(outcome, Refusal):
