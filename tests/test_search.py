@@ -302,15 +302,27 @@ class Model:
 
 
 def inputs(seed=0):
-    return Model(), jnp.ones(3), jnp.ones((24, 3)) * (seed + 1)
+    return Model(), jnp.ones(16), jnp.ones((24, 16)) * (seed + 1)
 """
 
 
-def test_of_the_object_of_a_method_that_has_no_contents_no_default_is_asked(project: Project) -> None:
+def test_of_the_object_of_a_method_that_has_no_contents_no_default_is_asked(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write("model.py", LOCKED)
     words = ("gen", "model.py::Model.step", "--inputs", "model.py::inputs")
     says = ("hint: Have the proof hold for the Model given here and no other: --static self",)
+    asked: list[Any] = []
+    ask = Session.ask
+
+    def noted(self: Session, request: Any, *doing: Any) -> Any:
+        asked.append(request)
+        return ask(self, request, *doing)
+
+    monkeypatch.setattr(Session, "ask", noted)
     project.refused("JP053", *words, says=says, exit_code=1)
+    # It is no other object where something else is split.
+    assert {str(each.roles.axes) for each in asked if type(each).__name__ == "Observe"} == {"{'x': {0: 0}}"}
     made = project.run(*words, "--static", "self")
     assert made.exit_code == 0, made.stderr
 
