@@ -3,12 +3,15 @@
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import jax
 import pytest
 from project import simulated
 
 from jax_pmap.emit.header import ADDED
+from jax_pmap.session import Session
+from jax_pmap.worker.protocol import Observe
 
 
 def proved(project, code, name, *options, inputs="inputs"):
@@ -202,7 +205,7 @@ def test_a_library_that_fails_inside_any_map_is_named_as_that(project):
     assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
 
 
-def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(project):
+def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(project, monkeypatch):
     # While code is looked for, nothing lies on a mesh.
     project.write(
         "converted.py",
@@ -234,6 +237,10 @@ def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(proje
 
         def ranks(x):
             return jnp.argsort(converted(x), axis=0)
+
+
+        def drawn(w):
+            return jnp.argsort(converted(jax.random.normal(jax.random.key(0), (24, 16)) @ w), axis=0)
         """,
     )
     says = ("does not run inside jax.pmap or jax.shard_map, whatever the batch", "Try --backend jit")
@@ -241,6 +248,18 @@ def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(proje
     for name in ("step", "operator", "ranks"):
         words = (f"converted.py::{name}", "--arg", "x=f32[24,3]", "--backend", "shard_map")
         project.refused("JP068", "gen", *words, says=says, exit_code=1)
+    asked: list[Any] = []
+    ask = Session.ask
+
+    def noted(self: Session, request: Any, *doing: Any) -> Any:
+        asked.append(request)
+        return ask(self, request, *doing)
+
+    monkeypatch.setattr(Session, "ask", noted)
+    words = ("converted.py::drawn", "--arg", "w=f32[16,16]", "--backend", "shard_map")
+    project.refused("JP068", "gen", *words, says=says, exit_code=1)
+    # Parts of the parameters would fail in it, too.
+    assert not any(each.roles.axes for each in asked if isinstance(each, Observe))
 
 
 def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):

@@ -129,6 +129,8 @@ def find_plan(
         tried = _Tried()
         if finder.only_state:
             tried.inside = Inside(case, finder.without_batch()).best()
+            if tried.inside is not None and isinstance(tried.inside.outcome, Refusal):
+                _check_in_map(case, finder)
         found = (
             _plan_inside(case, whole, tried)
             or _of_arguments(case, finder, whole, tried)
