@@ -21,6 +21,7 @@ from jax_pmap.drift import outdated
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Body
 from jax_pmap.model import Source
+from jax_pmap.planning import search
 from jax_pmap.planning.callables import only_given_whole
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.plan import is_literal
@@ -324,6 +325,18 @@ def test_of_the_object_of_a_method_that_has_no_contents_no_default_is_asked(
     # It is no other object where something else is split.
     assert {str(each.roles.axes) for each in asked if type(each).__name__ == "Observe"} == {"{'x': {0: 0}}"}
     made = project.run(*words, "--static", "self")
+    assert made.exit_code == 0, made.stderr
+
+
+def test_less_likely_ways_are_not_tried_where_the_likeliest_took_long(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, "def f(x):\n    return jnp.median(x, axis=0)\n")
+    words = ("gen", "f.py::f", "--arg", "x=f32[24,16]", "--no-run")
+    monkeypatch.setattr(search, "MOST_TRACED", 0)
+    says = ("`f` is long, and less likely ways to divide its arguments were not tried", "--shard NAME")
+    project.refused("JP043", *words, says=says, exit_code=1)
+    made = project.run(*words, "--shard", "x:1")
     assert made.exit_code == 0, made.stderr
 
 

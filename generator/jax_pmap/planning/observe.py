@@ -7,6 +7,7 @@ gives every value its kind by its placement; what follows from that is decided i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
@@ -26,6 +27,14 @@ from jax_pmap.worker import protocol
 ROUNDS = 60
 
 
+@dataclass(slots=True)
+class Spent:
+    """What the search for a plan has taken so far."""
+
+    #: Operations of the programs that were traced.
+    operations: int = 0
+
+
 class Observer(Placer):
     """Observes one function body through one worker."""
 
@@ -41,10 +50,12 @@ class Observer(Placer):
         mutated: Sequence[str] = (),
         onward: Onward = Onward.ALL,
         settled: Sequence[str] = (),
+        spent: Spent | None = None,
     ) -> None:
         """An observer of `body`; see `Placer` and `Decider`."""
         super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
         self.session, self.say, self.onward = session, say, onward
+        self.spent = Spent() if spent is None else spent
         #: Points of names of other scopes that are tapped as well.
         self.beyond: frozenset[int] = frozenset()
         #: Rows of the batch that is observed, where it is not the given one.
@@ -97,6 +108,7 @@ class Observer(Placer):
         )
         if self._last is None or self._last[0] != request:
             self._last = request, self.session.ask(request, "tracing the function")
+            self.spent.operations += self._last[1].operations
         return self._last[1]
 
     def traced(self, roles: Roles, count: int = 2, syncs: Sequence[Sync] = ()) -> protocol.Observation:

@@ -85,6 +85,9 @@ COMPILER_CAN = COUPLED | {"JP051", "JP053", "JP054"}
 CANDIDATES = 4
 #: Assignments that are looked at, with those along which the inputs are too small to be split.
 LOOKED_AT = 12
+#: Operations in the traces for ways that were refused, from which on no less likely one is looked at. That is
+#: a minute for the longest functions; those of most never are as many.
+MOST_TRACED = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         RefusalError: a refusal that no other roles would change.
     """
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
-        if tried.observed >= CANDIDATES:
+        if tried.observed >= CANDIDATES or (tried.refusal is not None and _took_long(case)):
             break
         # Of two sets of examples that are compared, the one or the other may be whole.
         of_others = tried.fallback is not None and finder.divides_other_data(roles, tried.fallback[0])
@@ -287,6 +290,11 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             tried.refusal = tried.blamed = None
         tried.refuse(*tried.fixed)
     return None
+
+
+def _took_long(case: Case) -> bool:
+    """Whether so much was traced already that none but the likeliest ways to divide a function are tried."""
+    return case.spent.operations > MOST_TRACED
 
 
 def _lacks_identity(case: Case, tried: _Tried) -> bool:
@@ -599,6 +607,8 @@ def _with_neighbours(case: Case, tried: _Tried, whole: protocol.Traced) -> Obser
     refusal, roles = tried.refusal, tried.blamed
     if refusal is None or roles is None or refusal.code not in COUPLED or case.request.backend is Backend.JIT:
         return None
+    if _took_long(case):
+        return None
     outcome = observe_variants(case, roles, Onward.ALL_AND_NEIGHBOURS)
     if isinstance(outcome, Refusal) or in_vain(outcome.observation, case.target.facts):
         return None
@@ -612,6 +622,12 @@ def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Re
     if refusal.code in ("JP041", "JP043", "JP068") and (grouped := finder.several_rows()):
         hint = f"Of several rows for each example, make an axis: {grouped}. If there are none: "
         said = dataclasses.replace(said, hint=hint + said.hint[0].lower() + said.hint[1:])
+    if _took_long(case) and not case.request.shard:
+        long = (
+            f"`{target.facts.name}` is long, and less likely ways to divide its arguments were not tried: "
+            "name what is divided (--shard NAME), if it is something else"
+        )
+        said = dataclasses.replace(said, details=(*said.details, long))
     return or_changing(session, target, said, finder.statics)
 
 

@@ -31,7 +31,7 @@ from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.identities import identities
 from jax_pmap.planning.listing import listings
 from jax_pmap.planning.merge import merge_neighbours
-from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.observe import Observer, Spent
 from jax_pmap.planning.parts import on_whole
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
@@ -68,6 +68,7 @@ class Case:
     #: Libraries whose layers are synchronised, and whether in maps; see `Plan.layers`.
     layers: tuple[str, ...] = ()
     in_maps: bool = False
+    spent: Spent = dataclasses.field(default_factory=Spent)
 
     def observer(self, axis_name: str, onward: Onward = Onward.ALL, settled: Sequence[str] = ()) -> Observer:
         """An observer of the target, whose collectives go along an axis."""
@@ -82,6 +83,7 @@ class Case:
             self.mutated,
             onward,
             settled,
+            self.spent,
         )
 
 

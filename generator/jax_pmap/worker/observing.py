@@ -9,6 +9,7 @@ from typing import Any
 from . import arguments, observe, placed, protocol, prove
 from .arguments import Packed, Values
 from .around import furnish
+from .budget import size as operations
 from .exceptions import describe_exception, summary
 from .following import for_all_sizes
 from .jaxpr import symbolic
@@ -125,6 +126,7 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
                 tuple(placed.compare_forms(whole.program.events, events, request.count)),
                 describe_exception(error, hide="_jax_pmap"),
                 events[-1]["point"] if events else None,
+                operations=operations(whole.program.jaxpr),
             )
         # Collectives are operations that only shares have: what the first trace shows, without any, counts.
         otherwise = target.once("otherwise", traces.about, lambda: traces.is_another(whole.program, first))
@@ -149,6 +151,7 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
         reached=tuple(sorted(whole.program.reached | first.reached)),
         others=tuple(sorted(first.others)),
         apart=alone or otherwise,
+        operations=operations(whole.program.jaxpr),
     )
 
 

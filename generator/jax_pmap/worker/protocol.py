@@ -1028,6 +1028,8 @@ class Observation:
     others: tuple[tuple[int, str], ...] = ()
     #: Whether a share is another program than the whole batch, or than that on every other number of devices.
     apart: bool = False
+    #: Operations of the original.
+    operations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
