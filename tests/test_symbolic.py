@@ -166,6 +166,22 @@ def test_what_nothing_uses_makes_no_other_program():
     assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: x * 3)(leaves[1]))
 
 
+def test_a_number_made_of_that_of_devices_makes_another_program():
+    def mean(x):
+        return jax.lax.psum(x, "i") / jax.lax.psum(1, "i")
+
+    def scaled(x):
+        return jax.lax.psum(x, "i") * (1 / jax.lax.psum(1, "i"))
+
+    leaves = [jax.ShapeDtypeStruct((rows, 5), F32) for rows in (symbolic.rows(), 8)]
+    for function, is_same in ((mean, True), (scaled, False)):
+        once, other = (
+            jax.make_jaxpr(function, axis_env=[("i", devices)])(leaf)
+            for leaf, devices in zip(leaves, (symbolic.DEVICES, 3), strict=True)
+        )
+        assert symbolic.is_at(once, 8, other, devices=3) is is_same
+
+
 @pytest.mark.parametrize("compiled", [jax.jit, jax.checkpoint])
 def test_what_a_compiled_function_hands_on_of_a_size_makes_no_other_program(compiled):
     def slope(x, scale):

@@ -10,7 +10,7 @@ from . import arguments, observe, placed, protocol, prove
 from .arguments import Packed, Values
 from .around import furnish
 from .budget import size as operations
-from .exceptions import describe_exception, summary
+from .exceptions import attempted, describe_exception, summary
 from .following import for_all_sizes
 from .jaxpr import symbolic
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
@@ -96,14 +96,32 @@ class _Larger:
 
 
 def is_one_program(request: protocol.Observe, target: Target) -> bool:
-    """Whether the original is one program for all sizes of its batch."""
+    """Whether the original is one program for all sizes of its batch, also on a share.
+
+    Collectives of its own may make other numbers of the number of devices: code with such is traced for one
+    number of them too, once.
+    """
     roles = request.roles
-    fixed = request.own_sizes or roles.made or roles.minibatches > 1
-    # Collectives of its own may make other numbers of the number of devices.
-    if fixed or target.collectives or target.one_device.axes:
+    if request.own_sizes or roles.made or roles.minibatches > 1:
         return False
     with prove.x64(target.x64):
-        return for_all_sizes(roles, request.overrides) is not None
+        if for_all_sizes(roles, request.overrides) is None:
+            return False
+        if not target.collectives and not target.one_device.axes:
+            return True
+        about = protocol.encode((roles, request.overrides, request.axis_name, request.count))
+        return target.once("one on all devices", about, lambda: _takes_any_number(request, target))
+
+
+def _takes_any_number(request: protocol.Observe, target: Target) -> bool:
+    """Whether woven code with a symbol in place of its rows is what it is with numbers, of devices too."""
+    count = request.count
+    rows = arguments.batch_size(target.values(request.overrides), leaf_axes(request.roles)) // count
+    traces = Traces(request, target, rows * count)
+    if (program := traces.symbolic(request.tapped)) is None:
+        return False
+    made = attempted(traces.with_numbers, request.tapped, count)
+    return made is not None and symbolic.is_at(program.jaxpr, rows, made.jaxpr, count)
 
 
 def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
@@ -214,15 +232,11 @@ class Traces:
         With a symbol for its rows first, unless the code before it failed: so does most code after that which
         gathers something else, and what fails with numbers fails with symbols.
         """
-        leaves = [
-            leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
-            for leaf, axis in self._leaves
-        ]
         code, latest = self._request.tapped, self._target.once("latest", (), _Latest)
         failed, latest.failed = latest.failed, True
-        program = self._symbolic(code) if self._is_one and not failed else None
-        made = None if program is not None else self._traced(code, leaves, devices)
-        program = self._symbolic(code) if self._is_one and failed else program
+        program = self.symbolic(code) if self._is_one and not failed else None
+        made = None if program is not None else self.with_numbers(code, devices)
+        program = self.symbolic(code) if self._is_one and failed else program
         latest.failed = False
         if program is not None:
             return program.with_numbers(unfolded(self._size // devices, devices))
@@ -238,7 +252,15 @@ class Traces:
         """Whether the original is one program for all sizes of its batch."""
         return is_one_program(self._request, self._target)
 
-    def _symbolic(self, code: protocol.Tapped) -> placed.Program | None:
+    def with_numbers(self, code: protocol.Tapped, devices: int) -> placed.Program:
+        """Tapped code on one of the shares of so many devices."""
+        leaves = [
+            leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
+            for leaf, axis in self._leaves
+        ]
+        return self._traced(code, leaves, devices)
+
+    def symbolic(self, code: protocol.Tapped) -> placed.Program | None:
         """Tapped code on a share of any size; None where Python code has to know it."""
 
         def made() -> placed.Program | None:
@@ -256,7 +278,9 @@ class Traces:
 
     def _whole(self) -> placed.Whole:
         code, leaves = self._request.original, [leaf for leaf, _ in self._leaves]
-        made = self._symbolic(code) if self._is_one else None
+        # An axis of its own is that of one device here.
+        own = self._target.collectives or self._target.one_device.axes
+        made = self.symbolic(code) if self._is_one and not own else None
         if made is not None:
             return placed.Whole(made.with_numbers(unfolded(self._size, 1)), self.packed)
         try:

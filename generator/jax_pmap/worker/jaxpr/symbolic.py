@@ -394,11 +394,11 @@ def used(closed: Any) -> Any:
     return closed.replace(jaxpr=body.replace(constvars=[*known], eqns=kept[::-1]), consts=[*known.values()])
 
 
-def is_at(jaxpr: Any, rows: int, other: Any) -> bool:
-    """Whether a program is another one, without symbols, for so many rows, and one device.
+def is_at(jaxpr: Any, rows: int, other: Any, devices: int = 1) -> bool:
+    """Whether a program is another one, without symbols, for so many rows, and one device or so many.
 
     What was traced until it was seen to need an axis, and then again, is used once.
     """
     one, two = (used(written_out(each)) for each in (jaxpr, other))
-    programs = Numbers(rows, 1).program(one), Numbers(rows).program(two)
+    programs = Numbers(rows, devices).program(one), Numbers(rows).program(two)
     return same(*(program_of(each, rows) for each in programs))
