@@ -78,6 +78,20 @@ def shuffled(w, x, y, key):
     return halves(w, x[order], y[order])
 
 
+def of_sequences(w, first, x, y, key, size):
+    def loss(w, h, x, y):
+        _, states = jax.lax.scan(lambda h, x: (jnp.tanh(x @ w + h), h), h, x)
+        return jnp.mean((states.sum(-1) - y) ** 2)
+
+    def epoch(w, key):
+        order = jax.random.permutation(key, size)
+        cut = lambda a: jnp.take(a, order, axis=1).reshape(a.shape[0], 2, -1, *a.shape[2:]).swapaxes(0, 1)
+        parts = first[order].reshape(2, -1, 5), cut(x), cut(y)
+        return jax.lax.scan(lambda w, part: (w - 0.1 * jax.grad(loss)(w, *part), None), w, parts)
+
+    return jax.lax.scan(epoch, w, jax.random.split(key, 2))[0]
+
+
 def of_sixteen(w, x, y):
     k = len(x) // 16
     return jax.lax.scan(sgd, w, (x.reshape(k, -1, 5), y.reshape(k, -1)))
@@ -124,6 +138,7 @@ def inputs(): return draw(5), draw(192, 5), draw(192)
 def with_size(): return draw(5), (draw(192, 5), draw(192)), 24
 def with_key(): return *inputs(), jax.random.key(0)
 def twelve(): return draw(5), draw(12, 5), draw(12), jax.random.key(0)
+def sequences(): return draw(5, 5), draw(16, 5), draw(8, 16, 5), draw(8, 16), jax.random.key(0), 16
 
 def layers(): return {"first": draw(5, 8), "second": draw(8, 3)}, (draw(192, 5), draw(192))
 
@@ -220,6 +235,14 @@ def test_minibatches_of_a_given_size_are_divided_where_they_are_made(
     assert (plan["minibatches"], plan["made"]) == (1, 24)
     assert evidence["derivation"]["complete"]
     assert {sync["op"] for sync in plan["syncs"]} == {"own_share", "pmean"}
+
+
+def test_minibatches_of_as_many_sequences_as_these_have_steps(steps: Project) -> None:
+    """What a reshape makes of 16 sequences of 8 steps: 8 in each of two minibatches."""
+    document = made(steps, "of_sequences", "sequences", "--no-run")
+    assert document["evidence"]["derivation"]["complete"]
+    shares = {(sync["op"], sync["axis"]) for sync in document["plan"]["syncs"]} - {("pmean", None)}
+    assert shares == {("own_share", 1), ("own_share", 2)}
 
 
 def test_minibatches_with_as_many_rows_as_a_layer_has_columns(steps: Project) -> None:

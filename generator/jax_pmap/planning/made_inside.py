@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from jax_pmap.emit.places import Body, Statement, inside, place
 from jax_pmap.model import OWN_SHARE, OWN_SIZE, Refusal, RefusalError, Request, Span, Sync, refused
@@ -325,14 +327,17 @@ class _Made:
         event = self.first.get(point)
         if event is None or not event.whole or not event.arrays or len(event.arrays) != len(event.leaves):
             return []
-        every = list(zip(*(leaf["shape"] for leaf in event.leaves), strict=False))
-        new = {sizes[0]: axis for axis, sizes in reversed([*enumerate(every)]) if len({*sizes}) == 1}
-        new = {size: axis for size, axis in new.items() if size >= fewest and len(shared_evenly(size)) > 1}
-        if not new:
+        every = zip(*(leaf["shape"] for leaf in event.leaves), strict=False)
+        alike = [(axis, sizes[0]) for axis, sizes in enumerate(every) if len({*sizes}) == 1]
+        fit = [each for each in alike if each[1] >= fewest and len(shared_evenly(each[1])) > 1]
+        if not fit:
             return []
-        below = [self.first[each] for each in self._parts(point) if each in self.first]
-        known = {size for each in below for leaf in each.leaves for size in leaf["shape"]}
-        return [(axis, size) for size, axis in new.items() if size not in known]
+        parts = [self.first[each] for each in self._parts(point) if each in self.first]
+        below = [leaf["shape"] for each in parts for leaf in each.leaves]
+        known = {size for shape in below for size in shape}
+        shape = event.leaves[0]["shape"]
+        new = [each for each in fit if each[1] not in known or _cut_off(shape, each[0], below)]
+        return [(axis, size) for size, axis in {size: axis for axis, size in reversed(new)}.items()]
 
     def _lays_out(self, point: int) -> bool:
         """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made anew."""
@@ -342,7 +347,7 @@ class _Made:
     def _parts(self, point: int) -> Iterator[int]:
         """Points of what an expression is made of: of its parts, and of the names that it reads anywhere."""
         whole = self.expressions[point]
-        yield from self._within(point)
+        yield from (each for each in self._inside(whole.span) if each != point)
         names: set[str] = set()
         new = {*re.findall(r"[^\W\d]\w*", whole.text)}
         while new:
@@ -356,23 +361,24 @@ class _Made:
             for scope in own.scopes.values()
             if scope.name in names or inside(place(here.span), place(scope.span))
         ]
+        for scope in own.scopes.values():
+            if scope.name in names:
+                yield from self._inside(scope.span)
         for name in names:
             binding = [(s, p) for s in own.statements.values() for each, p in s.names if each == name]
             seen = [(s, p) for s, p in binding if s.scope in scopes and s.index != here.index]
             for statement, point in seen:
                 if not _is_bound_anew(here, statement, seen, own):
                     yield point
-                    value = statement.value
-                    if value in self.expressions and value in self.first and not self.first[value].arrays:
-                        # Of ``n = x.shape[0]`` the rows are those of `x`.
-                        yield from self._within(value)
+                    value = self.first.get(-1 if statement.value is None else statement.value)
+                    if value is None or not value.arrays:
+                        # Of ``n = x.shape[0]`` the rows are those of `x`, and of a lambda what it makes.
+                        yield from self._inside(statement.span)
 
-    def _within(self, point: int) -> Iterator[int]:
-        """Points of the parts of an expression."""
-        whole = self.expressions[point]
+    def _inside(self, span: Span) -> Iterator[int]:
+        """Points of the expressions in some lines."""
         for each in self.expressions.values():
-            within = inside(place(each.span), place(whole.span)) and each.span.file == whole.span.file
-            if within and each.point != point:
+            if inside(place(each.span), place(span)) and each.span.file == span.file:
                 yield each.point
 
     def _sync(self, point: int, axis: int) -> Sync:
@@ -401,6 +407,18 @@ class _Made:
     def _begun(self, places: Sequence[tuple[int, int]]) -> set[int]:
         """All sizes that begin where one does."""
         return {size for point, _ in places for _, size in self._begins(point)}
+
+
+def _cut_off(shape: list[int], axis: int, below: Sequence[list[int]]) -> bool:
+    """Whether a reshape of one of some shapes makes an axis that is as long as another one is.
+
+    As of minibatches of 8 sequences of 8 steps, out of 16 sequences: ``x.reshape(8, 2, 8)``.
+    """
+    ends = {math.prod(shape[:axis]), math.prod(shape[: axis + 1])}
+    if any(each.count(shape[axis]) >= shape.count(shape[axis]) for each in below):
+        return False  # A part of the expression makes it.
+    reshaped = [each for each in below if math.prod(each) == math.prod(shape)]
+    return any(not ends <= {*accumulate(each, operator.mul, initial=1)} for each in reshaped)
 
 
 def _is_bound_anew(
