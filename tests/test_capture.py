@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from project import simulated
 
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError
@@ -168,8 +170,8 @@ def test_a_step_made_by_a_factory(train):
 def test_no_file_of_its_own_for_what_needs_the_program(train):
     train.refused(
         "JP050",
-        *("gen", "train.py::Trainer.largest", "--run", "python train.py others"),
-        says=("a class method: it needs its class, `cls`", "--in-place"),
+        *("gen", "train.py::Trainer.step", "--run", "python train.py method"),
+        says=("a method: it needs the object it is called on, `self`", "--in-place"),
         exit_code=1,
     )
 
@@ -272,14 +274,61 @@ def test_inputs_of_a_method_begin_with_its_object(train):
     words = ("plan", "train.py::Trainer.largest", "--inputs", "given.py::whole", "--output-format", "json")
     plan = json.loads(train.run(*words).stdout)["plan"]
     assert [op for op, _ in syncs(plan)] == ["pmax"]
-    assert plan["notes"][0].startswith(
-        "the arguments are those of the first call in `--inputs given.py::whole`"
-    )
+    assert {a["name"]: a["role"] for a in plan["arguments"]} == {"cls": "static", "x": "batch"}
     says = (
         "`given.py::whole`: what it returns does not fit: missing a required argument: 'w'",
         "(self, w, x,",
     )
     train.refused("JP013", "plan", "train.py::Trainer.step", "--inputs", "given.py::whole", says=says)
+
+
+CLASS_METHODS = """\
+import jax, jax.numpy as jnp, numpy as np
+
+
+class Algorithm:
+    rate = 0.1
+
+    @classmethod
+    def grads(cls, w, x):
+        return jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+    @classmethod
+    def update(cls, w, x):
+        for _ in range(2):
+            grads = cls.grads(w, x)
+            w = w - cls.rate * grads / jnp.sqrt(1e-3 + grads**2)
+        return w
+
+
+class Other(Algorithm):
+    rate = 0.2
+
+
+def inputs():
+    return np.ones(3, np.float32), np.arange(72, dtype=np.float32).reshape(24, 3)
+"""
+
+
+@pytest.mark.parametrize("how", ["--inputs algorithm.py::inputs", "--run 'python run.py'"])
+def test_a_class_method_is_called_without_its_class(project, how):
+    project.write("algorithm.py", CLASS_METHODS)
+    project.write("run.py", "from algorithm import *\nAlgorithm().update(*inputs())\n")
+    words = ("gen", "algorithm.py::Algorithm.update", *shlex.split(how), "-o", "algorithm_pmap.py")
+    assert project.run(*words).exit_code == 0
+    given = "algorithm.inputs()"
+    call = f"import numpy, algorithm, algorithm_pmap\none = algorithm.Algorithm.update(*{given})\n"
+    project.write(
+        "call.py", f"{call}assert numpy.allclose(one, algorithm_pmap.update(*{given}), atol=1e-5)\n"
+    )
+    subprocess.run([sys.executable, "call.py"], env=simulated(4), check=True)
+
+
+def test_a_class_method_that_is_called_on_another_class(project):
+    project.write("algorithm.py", CLASS_METHODS)
+    project.write("run.py", "from algorithm import *\nOther.update(*inputs())\n")
+    words = ("plan", "algorithm.py::Algorithm.update", "--run", "python run.py")
+    project.refused("JP013", *words, says=("its class is `Other` there",))
 
 
 @pytest.mark.parametrize(

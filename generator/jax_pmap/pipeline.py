@@ -309,11 +309,11 @@ def _called(request: Request) -> Request:
 
 def _read(request: Request, session: Session) -> Target:
     """The target, or a function that calls it where it cannot be opened."""
-    from jax_pmap.reading.target import read_target
+    from jax_pmap.reading.target import read_target, with_its_class
 
     try:
-        source = locate(request.target, request.directory, request.instead)
-        return read_target(as_others_import(source, request), request)
+        source = as_others_import(locate(request.target, request.directory, request.instead), request)
+        return read_target(with_its_class(source, request), request)
     except RefusalError as error:
         if error.refusal.code not in CLOSED:
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jax_pmap.model import refused
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.target import Target, made_by_import
+from jax_pmap.reading.target import Target, binds_its_class, made_by_import
 from jax_pmap.worker.scopes import ALWAYS_THERE, free_names
 
 
@@ -99,10 +99,10 @@ def emitted_name(target: Target) -> str:
     ``update`` after ``update = jax.jit(_update)``; ``step_`` ahead of ``step = partial(step_, rate=0.1)``.
     """
     binding, name = target.source.binding, target.facts.name
-    if binding is None or "." in binding.qualname:
+    if binding is None or ("." in binding.qualname and not binds_its_class(target.source)):
         return name
     if _partial(target):
-        return f"{name}_" if name == binding.qualname else name
+        return f"{name}_" if name == binding.qualname.rpartition(".")[2] else name
     return binding.qualname
 
 
@@ -145,4 +145,4 @@ def bound_by(target: Target) -> Bound | None:
             binding.span,
         )
     imports = [row.statement for name in sorted(used & names.imported.keys()) for row in names.imported[name]]
-    return Bound((binding.qualname, text), tuple(sorted(settled)), tuple(imports))
+    return Bound((binding.qualname.rpartition(".")[2], text), tuple(sorted(settled)), tuple(imports))

@@ -12,7 +12,7 @@ from jax_pmap.locate import as_others_import, locate
 from jax_pmap.locating.paths import import_name
 from jax_pmap.model import Request, Source
 from jax_pmap.reading.decorators import receiver_of
-from jax_pmap.reading.target import takes_object
+from jax_pmap.reading.target import takes_object, with_its_class
 from jax_pmap.syntax.parse import parse
 from jax_pmap.worker import protocol
 
@@ -49,7 +49,7 @@ def with_call(request: Request) -> Request:
     parsed = parse(source)
     in_classes = all(isinstance(each, ast.ClassDef) for each in parsed.enclosing)
     called = in_classes and receiver_of(parsed) and not takes_object(parsed, request)
-    if source.binding is not None or not called:
+    if source.binding is not None or not called or with_its_class(source, request).binding is not None:
         return request
     source = as_others_import(source, request)
     return dataclasses.replace(request, run=shlex.join(["python", "-c", _call(source, request)]))

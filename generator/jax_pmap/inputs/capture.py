@@ -14,7 +14,7 @@ from jax_pmap.model import RefusalError, Request, Say, Source, Span, refused
 from jax_pmap.notebook import is_notebook, place
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import error_details, error_span, install
-from jax_pmap.reading.target import Target, owner_of
+from jax_pmap.reading.target import Target, binds_its_class, owner_of
 from jax_pmap.session import Session
 from jax_pmap.sources import read_bytes
 from jax_pmap.syntax.text import function_text
@@ -80,6 +80,7 @@ def capture(
                 in_place=target.facts.changes_seen,
                 axis=target.axis_name,
                 axis_given=target.axis_given,
+                on_its_class=binds_its_class(source),
             )
             answer = session.ask(asked, f"running `{said(request)}`")
         except Problem as problem:

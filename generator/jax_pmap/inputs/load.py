@@ -19,7 +19,7 @@ from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import error_details, error_span, install
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import Target, binds_its_class
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.slice import Module, Slice
@@ -101,7 +101,7 @@ def target_as_imported(target: Target, session: Session) -> Target:
 def alias_note(target: Target) -> tuple[str, ...]:
     """What is said of a target that was asked for by the name of an assignment."""
     source, binding = target.source, target.source.binding
-    if binding is None:
+    if binding is None or binds_its_class(source):
         return ()
     text = binding.text if len(binding.text) <= 60 else binding.text[:57] + "..."
     line = f"line {binding.span.line}" if binding.file is None else f"{binding.span.file}:{binding.span.line}"

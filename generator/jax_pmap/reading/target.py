@@ -57,7 +57,7 @@ def read_target(
             what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
         raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
-    if takes_object(parsed, request):
+    if takes_object(parsed, request) or binds_its_class(source):
         facts = dataclasses.replace(facts, receiver="")
     # Of the edited file, the function around it makes the one with the collectives.
     nested = request.in_place and any(isinstance(each, ast.FunctionDef) for each in parsed.enclosing)
@@ -133,6 +133,27 @@ def takes_object(parsed: ParsedSource, request: Request) -> bool:
     if request.in_place or (request.inputs is None and request.run is None):
         return False
     return all(getattr(each, "id", "") != "classmethod" for each in node.decorator_list)
+
+
+def with_its_class(source: Source, request: Request) -> Source:
+    """A class method as the name of what binds its class to it, which importing the file makes.
+
+    What is written for ``Agent.update`` is called as that is, without the class.
+    """
+    if request.in_place or (request.run is request.inputs is None) or source.binding is not None:
+        return source
+    parsed = parse(source)
+    node, (owner, *further) = parsed.definition, (*parsed.enclosing, None)
+    by_class = any(getattr(each, "id", "") == "classmethod" for each in node.decorator_list)
+    if not by_class or not isinstance(owner, ast.ClassDef) or further != [None] or is_private(node):
+        return source
+    bound = Binding(source.qualname, source.qualname, parsed.span(node), positional=(owner.name,), live=True)
+    return dataclasses.replace(source, binding=bound)
+
+
+def binds_its_class(source: Source) -> bool:
+    """Whether it is a class method with its class: see `with_its_class`."""
+    return source.binding is not None and source.binding.qualname == source.qualname
 
 
 def owner_of(target: Target) -> str | None:

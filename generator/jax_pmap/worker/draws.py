@@ -7,6 +7,7 @@ needs a key that differs between devices, and one for everybody must not have on
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,6 +165,13 @@ class Flow:
         return dataclasses.replace(self, marks=none, always=none, keys=none, behind=none)
 
 
+#: What is known of values that are no keys: whether they vary, come of the index, and have noise in them.
+NO_KEY = {
+    known: Flow(varying=known[0], index=known[1], noisy=known[2])
+    for known in itertools.product((False, True), repeat=3)
+}
+
+
 @dataclass(frozen=True)
 class Draw:
     """One place where random numbers are drawn."""
@@ -247,10 +255,11 @@ def follow_both(whole: Any, parts: Any, live: bool) -> tuple[Followed, Followed]
 
 def union(flows: Sequence[Flow]) -> Flow:
     """What is known of a value made from others."""
-    out = Flow()
-    for flow in flows:
-        out |= flow
-    return out
+    first, *others = flows or (Flow(),)
+    for flow in others:
+        if flow is not first:
+            first |= flow
+    return first
 
 
 class _Keys(Forward[Flow]):
@@ -269,7 +278,12 @@ class _Keys(Forward[Flow]):
         return frozenset({self._numbers.setdefault(how, len(self._numbers))})
 
     def constant(self, value: Any) -> Flow:
-        return Flow(keys=self.key(repr(value) if np.ndim(value) == 0 else id(value)))
+        if np.ndim(value):
+            return Flow(keys=self.key(id(value)))
+        if is_key(value):
+            return Flow(keys=self.key(repr(value)))
+        number = value.item() if hasattr(value, "item") else value
+        return Flow(keys=self.key((type(number), getattr(value, "dtype", None), number)))
 
     def join(self, one: Flow, other: Flow) -> Flow:
         return one.either(other)
@@ -308,7 +322,8 @@ class _Keys(Forward[Flow]):
             # A key that is taken out of many by the device's index is another on each, as a folded one is.
             own = flows[0].folded or flows[0].index
             return [Flow(varying=together.varying, noisy=together.noisy or own)] * count
-        keys = self.which(equation, flows)
+        keyed = any(map(holds_key, equation.outvars))
+        keys = self.which(equation, flows) if keyed else [frozenset[int]()] * count
         if name == "random_fold_in":
             key, number = flows
             varying, folded = key.varying or number.varying, key.folded or number.index
@@ -326,19 +341,20 @@ class _Keys(Forward[Flow]):
         unknown = name.startswith(("random_", "rng_")) and name not in KEEPING
         if unknown or (inner is not None and draws_numbers(inner)):
             raise Unfollowed(name)
+        plain = NO_KEY[together.varying, together.index, together.noisy]
+        if not keyed:
+            return [plain] * count
         behind = together.behind | (frozenset() if name in SAME_KEY else together.keys)
         return [
-            dataclasses.replace(together, keys=which, behind=behind)
-            if holds_key(var)
-            else dataclasses.replace(together.unmarked(), folded=False)
+            dataclasses.replace(together, keys=which, behind=behind) if holds_key(var) else plain
             for var, which in zip(equation.outvars, keys, strict=True)
         ]
 
     def which(self, equation: Any, flows: list[Flow]) -> list[frozenset[int]]:
         """Which keys the results of an operation are: the same where it does the same to the same."""
         name, count = primitive_name(equation), len(equation.outvars)
-        if name in SAME_KEY or not any(map(holds_key, equation.outvars)):
-            return [union(flows).keys if name in SAME_KEY else frozenset()] * count
+        if name in SAME_KEY:
+            return [union(flows).keys] * count
         # What goes round a loop is one of several, and an operation there makes one key in all rounds.
         once = all(len(flow.keys) == 1 for flow in flows)
         how = (name, str(equation.params), *(flow.keys for flow in flows)) if once else self.path

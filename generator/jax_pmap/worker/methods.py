@@ -197,7 +197,9 @@ def taking_from(target: Target, request: protocol.Load, taken: protocol.Object) 
     module, name = target.module, taken.name
     if taken.module != request.module:
         module = imported(taken.module)
-    made = vars(module).get(name)
+    made: Any = module
+    for part in name.split("."):
+        made = getattr(made, part, None)
     raw, args, kwargs = unwrapped(made, all_the_way=True)
     code = getattr(raw, "__code__", None)
     if raw is None or code is None or code.co_name != request.definition.name:
@@ -226,6 +228,10 @@ def capture_call(request: protocol.Capture) -> protocol.Captured:
     call its example inputs.
     """
     call = capture.run(request)
+    owner = getattr(call.module, request.place.owner or "", None)
+    if request.on_its_class and call.args[0] is not owner:
+        given = getattr(call.args[0], "__name__", "")
+        raise Problem("program", f"its class is `{given}` there, which may have other methods")
     forget(protocol.Forget())
     target = Target(
         call=call,

@@ -459,6 +459,8 @@ class Capture(Request[Captured]):
     in_place: bool
     axis: str
     axis_given: bool
+    #: Whether it is a class method that has to be called on the class that it stands in.
+    on_its_class: bool
 
 
 @dataclass(frozen=True, slots=True)

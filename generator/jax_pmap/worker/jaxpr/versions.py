@@ -131,8 +131,9 @@ def without_meaning(equation: Any) -> frozenset[str]:
 def inner_jaxpr(params: Mapping[str, Any]) -> Any:
     """The jaxpr that an equation runs, or None."""
     for name in BODIES:
-        if hasattr(getattr(params.get(name), "jaxpr", params.get(name)), "eqns"):
-            return params[name]
+        body = params.get(name)
+        if body is not None and hasattr(getattr(body, "jaxpr", body), "eqns"):
+            return body
     return None
 
 
