@@ -461,3 +461,34 @@ def test_layers_to_and_from_one_width_are_no_batch(shared: Project) -> None:
         "p": "replicated",
         "d": "batch",
     }
+
+
+STRATA = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def loss_fn(w, x, t, key):
+        z = x + t[:, None] * jax.random.normal(key, x.shape)
+        return jnp.mean((jnp.tanh(z @ w + t[:, None]) - x) ** 2)
+
+
+    def step(w, x, key):
+        n = x.shape[0]
+        start, noise = jax.random.split(key)
+        t = jnp.mod(jax.random.uniform(start) + jnp.arange(0.0, 1.0, step=1.0 / n), 1.0)
+        return w - 0.1 * jax.grad(loss_fn)(w, x, t, noise)
+
+
+    def inputs():
+        keys = jax.random.split(jax.random.key(0))
+        return jax.random.normal(keys[0], (5, 5)), jax.random.normal(keys[1], (48, 5)), jax.random.key(2)
+"""
+
+
+def test_times_in_strata_are_those_of_the_whole_batch(shared: Project) -> None:
+    """Where they do not fit is in a function that is called with them."""
+    shared.write("strata.py", textwrap.dedent(STRATA))
+    made = shared.run("gen", "strata.py::step", "--inputs", "strata.py::inputs", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "own_share(jnp.arange(0.0, 1.0, step=1.0 / total_n))" in made.stdout

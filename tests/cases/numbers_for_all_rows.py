@@ -47,8 +47,9 @@ def p_step(w, x, key):
     n = x.shape[0]
     start, noisy = jax.random.split(key)
     total_n = jax.lax.psum(n, axis_name=AXIS)
-    times = own_share(
-        jnp.mod(jax.random.uniform(start) + jnp.arange(0.0, 1.0, step=1 / total_n), 1.0)
+    times = jnp.mod(
+        jax.random.uniform(start) + own_share(jnp.arange(0.0, 1.0, step=1 / total_n)),
+        1.0,
     )
     rate = jnp.exp(-times)[:, None]
     half = jax.random.normal(noisy, (total_n // 2, x.shape[1]))

@@ -389,14 +389,18 @@ class Gathering:
         return event is not None and share_shaped(event) not in (None, axis)
 
     def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
-        """Note that an expression that is being made whole has the shape of a share without that."""
+        """Note that an expression that is being made whole has the shape of a share without that.
+
+        Of a number that is what is made with it: of ``1 / n`` ``jnp.arange(0.0, 1.0, 1 / n)``.
+        """
         if not self.own_shares:
             return
-        axis = share_shaped(events[culprit.point])
-        self._draw_for_all(state, culprit if events[culprit.point].arrays else self._call_around(culprit))
+        made = culprit if events[culprit.point].arrays else self._call_around(culprit)
+        self._draw_for_all(state, made)
+        axis = share_shaped(events[made.point]) if made.point in events else None
         if axis is not None:
-            rows = events[culprit.point].leaves[0]["shape"][axis]
-            state.attempts.awaited[culprit.point] = culprit, axis, rows
+            rows = events[made.point].leaves[0]["shape"][axis]
+            state.attempts.awaited[made.point] = made, axis, rows
 
     def _draw_for_all(self, state: State, drawn: Expression) -> None:
         """Draw from one key what is drawn for the whole batch."""
