@@ -116,10 +116,14 @@ class Adapted:
         """The statement that rejects objects whose method is another one."""
         name, receiver = f".{self.facts.name}", self.facts.receiver
         method = f"{self.owner}{name}"
-        said = f"`{{type({receiver}).__name__}}{name}` is not `{method}`, which this code was proved with; "
+        # Of a class method each look-up makes an object of its own.
+        function = ".__func__" if self.facts.is_class_method else ""
+        its_class = receiver if self.facts.is_class_method else f"type({receiver})"
+        said = f"`{{{its_class}.__name__}}{name}` is not `{method}`, which this code was proved with; "
         said += "to allow it, generate again with inputs that use it"
         lines = re.sub(r'" (?=f?")', '"\n        ', wrapped_f_string(said))
-        return f"if type({receiver}){name} is not {method}:\n    raise TypeError(\n        {lines}\n    )"
+        test = f"if {its_class}{name}{function} is not {method}{function}:"
+        return f"{test}\n    raise TypeError(\n        {lines}\n    )"
 
     def definition(self, names: Names) -> str:
         """Source of the copy, in a file that has these names."""

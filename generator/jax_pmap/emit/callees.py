@@ -22,7 +22,7 @@ from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import KEPT
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
 from jax_pmap.reading.read import read
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import Target, binds_its_class
 from jax_pmap.syntax.definitions import find, statements
 from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
 from jax_pmap.syntax.lines import parsed_expression
@@ -272,7 +272,7 @@ class CallGraph:
             return None
         if not all(part.isidentifier() for part in called.split(".")):
             return self._entry(called, caller)
-        if called.partition(".")[0] in own_names(caller):
+        if called.partition(".")[0] in own_names(caller) and not self._bound_class(called, caller):
             return None
         method = method_called(called, caller.parsed, caller.facts.receiver)
         if method and caller.library:
@@ -281,7 +281,10 @@ class CallGraph:
             return self._method(dataclasses.replace(caller.source, qualname=method), caller)
         owner = self._owner(called, caller)
         if owner is not None:
-            return self._detached(owner, called.rpartition(".")[2], caller)
+            found = self._detached(owner, called.rpartition(".")[2], caller)
+            if found is None or not (bound := self._bound_class(called, caller)):
+                return found
+            return self._bound_method(dataclasses.replace(found, facts=with_class(found.facts, bound)), bound)
         transformed = self.transformed(called, caller)
         if transformed is not None:
             return self._behind(transformed, caller)
@@ -414,9 +417,9 @@ class CallGraph:
     def _owner(self, called: str, caller: UserFunction) -> Owner | None:
         """The class that the head of ``head.name`` is, or the one that the module made that object of."""
         head, _, name = called.partition(".")
-        if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
-            return None
-        found = self._class(head, caller.source)
+        bound = self._bound_class(called, caller)
+        known = bound or head in {*caller.facts.module_names, *names_of(caller.facts)}
+        found = self._class(bound or head, caller.source) if known and name.isidentifier() else None
         where = self.assigned(name, found.source, found.definition.name) if found is not None else ""
         if where:
             self.why[called] = (
@@ -425,6 +428,13 @@ class CallGraph:
             )
             return None
         return found
+
+    def _bound_class(self, called: str, caller: UserFunction) -> str:
+        """The class that `cls` of ``cls.name`` is, where the target is a class method; else ``""``."""
+        first = next(iter(caller.facts.parameters), None)
+        if caller is not self.origin or first is None or not binds_its_class(caller.source):
+            return ""
+        return caller.source.qualname.rpartition(".")[0] if called.partition(".")[0] == first.name else ""
 
     def assigned(self, name: str, source: Source, owner: str = "") -> str:
         """The file of the user's that may give an object, or a class, another method of this name, or ``""``.

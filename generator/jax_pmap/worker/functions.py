@@ -84,10 +84,14 @@ def in_place_of(given: Any, original: Any, copy: Any) -> Any:
 def guarded(
     copy: Callable[..., Any], owner: type, name: str, other: Callable[[Any], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """A copy of the method `name` of `owner` for objects that have it; for others what `other` gives."""
+    """A copy of the method `name` of `owner` for objects that have it; for others what `other` gives.
+
+    A class method is that of a class.
+    """
 
     def method(receiver: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(type(receiver), name, None) is getattr(owner, name):
+        its_class = receiver if isinstance(receiver, type) else type(receiver)
+        if inspect.getattr_static(its_class, name, None) is inspect.getattr_static(owner, name):
             return copy(receiver, *args, **kwargs)
         return other(receiver)(*args, **kwargs)
 

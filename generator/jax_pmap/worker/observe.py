@@ -141,7 +141,7 @@ class Recorder:
         """The copy of a method, that of its class for objects of others, which is noted."""
 
         def other(receiver: Any) -> Any:
-            self.others.add((scope, getattr(getattr(type(receiver), name), "__qualname__", name)))
+            self.others.add((scope, getattr(getattr(receiver, name), "__qualname__", name)))
             return getattr(receiver, name)
 
         return guarded(copy, owner, name, other)
