@@ -65,7 +65,8 @@ class Event:
     @property
     def tells(self) -> bool:
         """Whether what goes into it need not be known: all of it is, or it is sizes, as ``x.shape[0]`` is."""
-        sizes = bool(self.leaves) and all(leaf.get("number") for leaf in self.leaves)
+        # `self.sow("loss", value)` gives a truth value, and keeps what it is given.
+        sizes = bool(self.leaves) and all(leaf["category"] == "int" for leaf in self.leaves)
         return self.is_known or (sizes and not self.unaligned)
 
     @property
