@@ -120,6 +120,8 @@ class Binding:
     is_lambda: bool = False
     #: Whether it is a method bound to an object: ``agent.update``, and not ``Agent.update``.
     of_object: bool = False
+    #: Whether it is a class method, bound to its class, which no assignment of the file says.
+    of_class: bool = False
     #: Where the target's text is a function that calls the module's object, what it calls the module.
     called_by: str = ""
 

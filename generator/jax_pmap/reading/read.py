@@ -78,7 +78,7 @@ def read(source: Source, parsed: ParsedSource | None = None, *, given_back: bool
     order = [parameter.arg for parameter in parameters(function.args)]
     receiver = receiver_of(parsed)
     # Of ``agent.update`` the object is bound ahead of these; of ``Agent.update`` the class is one of them.
-    first = bool(receiver) and binding is not None and binding.qualname != source.qualname
+    first = bool(receiver) and binding is not None and not binding.of_class
     bound_names = order[first:][: len(binding.positional)] if binding else []
     bound_names += [name for name, _ in binding.keywords if name in order] if binding else []
     own = list(own_nodes(function.body))

@@ -147,13 +147,14 @@ def with_its_class(source: Source, request: Request) -> Source:
     by_class = any(getattr(each, "id", "") == "classmethod" for each in node.decorator_list)
     if not by_class or not isinstance(owner, ast.ClassDef) or further != [None] or is_private(node):
         return source
-    bound = Binding(source.qualname, source.qualname, parsed.span(node), positional=(owner.name,), live=True)
+    name, span = source.qualname, parsed.span(node)
+    bound = Binding(name, name, span, positional=(owner.name,), live=True, of_class=True)
     return dataclasses.replace(source, binding=bound)
 
 
 def binds_its_class(source: Source) -> bool:
     """Whether it is a class method with its class: see `with_its_class`."""
-    return source.binding is not None and source.binding.qualname == source.qualname
+    return source.binding is not None and source.binding.of_class
 
 
 def owner_of(target: Target) -> str | None:
