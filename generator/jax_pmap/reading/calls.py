@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
@@ -71,26 +71,25 @@ def gradient_facts(parsed: ParsedSource, bound: BoundGradient) -> GradientCall:
     return GradientCall(parsed.span(bound.call), name, of)
 
 
-def mapped_axes(parsed: ParsedSource, calls: Sequence[ast.Call]) -> frozenset[str]:
+def mapped_axes(parsed: ParsedSource, calls: Iterable[ast.Call]) -> frozenset[str]:
     """Axes that maps bind among some calls, ``vmap(one, axis_name="copies")``, and collectives go over."""
-    found, every = set[str](), (node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call))
+    found = set[str]()
     for call in calls:
-        named = {each.arg: each.value for each in call.keywords if each.arg}
-        made = parsed.application(call)
-        if made is None or "axis_name" not in named:
+        given = next((each.value for each in call.keywords if each.arg == "axis_name"), None)
+        made = parsed.application(call) if given is not None else None
+        if made is None:
             continue
         first = parsed.qualname(made.args[0]) if made.qualname == "functools.partial" and made.args else ""
-        name = parsed.constant(named["axis_name"])
-        if isinstance(name, str) and (first or made.qualname or "").endswith("vmap"):
+        name = parsed.constant(given)
+        if isinstance(name, str) and (first or made.qualname).endswith("vmap"):
             found.add(name)
-    return frozenset(found & {each.axis_name for each in _collectives(parsed, every)} if found else ())
+    named = _collectives(parsed, parsed.all_calls) if found else ()
+    return frozenset(found & {each.axis_name for each in named})
 
 
-def collectives(parsed: ParsedSource) -> tuple[Collective, ...]:
-    """Collectives in the body, in source order, but for those over an axis that a map in it binds."""
-    calls = body_calls(parsed)
-    inner = mapped_axes(parsed, calls)
-    return tuple(each for each in _collectives(parsed, calls) if each.axis_name not in inner)
+def collectives(parsed: ParsedSource, inner: Collection[str]) -> tuple[Collective, ...]:
+    """Collectives in the body, in source order, but for those over axes that maps in it bind, `inner`."""
+    return tuple(each for each in _collectives(parsed, body_calls(parsed)) if each.axis_name not in inner)
 
 
 def _collectives(parsed: ParsedSource, calls: Iterable[ast.Call]) -> Iterator[Collective]:

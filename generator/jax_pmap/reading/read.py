@@ -81,6 +81,7 @@ def read(source: Source, parsed: ParsedSource | None = None, *, given_back: bool
     first = bool(receiver) and binding is not None and not binding.of_class
     bound_names = order[first:][: len(binding.positional)] if binding else []
     bound_names += [name for name, _ in binding.keywords if name in order] if binding else []
+    inner_axes = mapped_axes(parsed, body_calls(parsed))
     own = list(own_nodes(function.body))
     everything = [node for statement in function.body for node in ast.walk(statement)]
     owner = parsed.enclosing[-1] if parsed.enclosing else None
@@ -115,11 +116,9 @@ def read(source: Source, parsed: ParsedSource | None = None, *, given_back: bool
         gradient_calls=tuple(gradient_facts(parsed, found) for found in gradient_calls(parsed)),
         function_runs=function_runs(parsed),
         host_functions=host_functions(parsed),
-        collectives=collectives(parsed),
-        inner_axes=mapped_axes(parsed, body_calls(parsed)),
-        mapped_axes=mapped_axes(
-            parsed, [node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call)]
-        ),
+        collectives=collectives(parsed, inner_axes),
+        inner_axes=inner_axes,
+        mapped_axes=mapped_axes(parsed, parsed.all_calls),
         static_parameters=tuple(name for name in order if name in static),
         donated_parameters=tuple(name for name in order if name in donated),
         donated_elsewhere=tuple(sorted(elsewhere)),

@@ -126,13 +126,9 @@ def takes_object(parsed: ParsedSource, request: Request) -> bool:
     ``Agent.update(agent, batch)`` is a call that any file can make. In the text of the class alone `super()`
     finds its bases, and ``self.__name`` its own.
     """
-    node, method = parsed.definition, receiver_of(parsed) and len(parsed.enclosing) == 1
     binding = parsed.source.binding
-    if not method or is_private(node) or (binding is not None and binding.of_object):
-        return False
-    if request.in_place or (request.inputs is None and request.run is None):
-        return False
-    return all(getattr(each, "id", "") != "classmethod" for each in node.decorator_list)
+    of_object = binding is not None and binding.of_object
+    return not of_object and not _is_class_method(parsed) and _is_method_alone(parsed, request)
 
 
 def with_its_class(source: Source, request: Request) -> Source:
@@ -140,16 +136,25 @@ def with_its_class(source: Source, request: Request) -> Source:
 
     What is written for ``Agent.update`` is called as that is, without the class.
     """
-    if request.in_place or (request.run is request.inputs is None) or source.binding is not None:
+    if "." not in source.qualname or source.binding is not None:
         return source
     parsed = parse(source)
-    node, (owner, *further) = parsed.definition, (*parsed.enclosing, None)
-    by_class = any(getattr(each, "id", "") == "classmethod" for each in node.decorator_list)
-    if not by_class or not isinstance(owner, ast.ClassDef) or further != [None] or is_private(node):
+    if not _is_class_method(parsed) or not _is_method_alone(parsed, request):
         return source
-    name, span = source.qualname, parsed.span(node)
-    bound = Binding(name, name, span, positional=(owner.name,), live=True, of_class=True)
+    name, span, owner = source.qualname, parsed.span(parsed.definition), parsed.enclosing[0].name
+    bound = Binding(name, name, span, positional=(owner,), live=True, of_class=True)
     return dataclasses.replace(source, binding=bound)
+
+
+def _is_class_method(parsed: ParsedSource) -> bool:
+    return any(getattr(each, "id", "") == "classmethod" for each in parsed.definition.decorator_list)
+
+
+def _is_method_alone(parsed: ParsedSource, request: Request) -> bool:
+    """Whether a method of a class at the top of its file can be written into another one, and is to be."""
+    if not receiver_of(parsed) or len(parsed.enclosing) != 1 or is_private(parsed.definition):
+        return False
+    return not request.in_place and (request.inputs is not None or request.run is not None)
 
 
 def binds_its_class(source: Source) -> bool:
