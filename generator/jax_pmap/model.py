@@ -337,6 +337,9 @@ class Argument:
 # --- the plan -----------------------------------------------------------------------------
 
 
+#: Collectives that make a partial value whole: by adding up what the devices have, or taking the extreme.
+SUMS, EXTREMES = frozenset({"psum", "pmean"}), frozenset({"pmax", "pmin"})
+REDUCING = SUMS | EXTREMES
 #: Operations of a `Sync` that are no collectives, and need nothing of other devices: a key made another one
 #: on every device; a device's part of what all have, and of a number of rows; a value divided by the
 #: number of devices.

@@ -22,17 +22,26 @@ from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.emit.syntax import is_constant
 from jax_pmap.leaf_paths import dotted
-from jax_pmap.model import DIVIDE, EXCHANGE, FOLD, GATHERED, OWN_SHARE, OWN_SIZE, Backend, Guard, Plan, Sync
+from jax_pmap.model import (
+    DIVIDE,
+    EXCHANGE,
+    EXTREMES,
+    FOLD,
+    GATHERED,
+    OWN_SHARE,
+    OWN_SIZE,
+    REDUCING,
+    Backend,
+    Guard,
+    Plan,
+    Sync,
+)
 from jax_pmap.syntax.lines import parsed_expression
 from jax_pmap.syntax.text import in_one_line
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 from jax_pmap.worker.scopes import names_of_its_own
 
 RECORDER = "__jax_pmap__"
-#: Collectives that do not add.
-EXTREMES = frozenset({"pmax", "pmin"})
-#: Collectives that may go over several axes at once.
-REDUCING = EXTREMES | {"psum", "pmean"}
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
 AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
@@ -325,16 +334,13 @@ class Editor(cst.CSTTransformer):
             return None
         if self.body.called(original) != f"jax.lax.{sync.op}":
             return None
-        keyword = [
-            i for i, each in enumerate(updated.args) if each.keyword and each.keyword.value == "axis_name"
-        ]
-        at = keyword[0] if keyword else 1
-        if at >= len(updated.args) or updated.args[at].star:
+        named = [each for each in updated.args if each.keyword and each.keyword.value == "axis_name"]
+        given = next(iter((*named, *updated.args[1:2])), None)
+        if given is None or given.star:
             return None
-        given, axis = updated.args[at].value, cst.parse_expression(self.axes(sync.along))
-        axes = given.elements if isinstance(given, cst.Tuple) else [cst.Element(given)]
-        every = enclosed(cst.Tuple([*axes, cst.Element(axis)]))
-        args = [*updated.args[:at], updated.args[at].with_changes(value=every), *updated.args[at + 1 :]]
+        axes = given.value.elements if isinstance(given.value, cst.Tuple) else [cst.Element(given.value)]
+        every = enclosed(cst.Tuple([*axes, cst.Element(cst.parse_expression(self.axes(sync.along)))]))
+        args = [each.with_changes(value=every) if each is given else each for each in updated.args]
         return updated.with_changes(args=args)
 
     def returned(self, expression: Expression, updated: cst.BaseExpression) -> cst.BaseExpression:

@@ -17,9 +17,9 @@ from typing import Any
 from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.places import Expression, Statement, place
 from jax_pmap.emit.weave import inside_of
-from jax_pmap.model import DIVIDE, EXCHANGE, OWN_SHARE, Callee, Guard, Refusal, Sync
+from jax_pmap.model import DIVIDE, EXCHANGE, EXTREMES, OWN_SHARE, SUMS, Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import EXTREMES, PARTIAL, SUMS, Event, State, in_groups, is_part, uneven
+from jax_pmap.planning.events import PARTIAL, Event, State, has_offset, in_groups, is_part, uneven
 from jax_pmap.planning.gathering import Gathering, Onward, sharded
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -238,10 +238,13 @@ class Decider:
 
         visible = [data for data in events if seen(data["point"])]
         state.grouped |= any(in_groups(leaf) for data in visible for leaf in data["leaves"])
-        every = [Event(data, gather_groups=state.gather_groups) for data in visible]
+        every = [Event(data, in_groups if state.gather_groups else None) for data in visible]
         if any(event.varying for event in every):
             # What is added to rows may be what has to be made whole before.
-            every = [event.without_offsets() for event in every]
+            every = [
+                Event(data, lambda leaf: has_offset(leaf) or (state.gather_groups and in_groups(leaf)))
+                for data in visible
+            ]
         return every
 
     def _retreat(self, state: State, raised: protocol.Raised) -> None:
@@ -296,6 +299,7 @@ class Decider:
                 if sync.op in AXIS_ARGUMENTS
                 else leaf["kind"].startswith(wanted)
                 if by_row
+                # Of what is repeated for each row, a sum over the devices gives each row the whole.
                 else leaf["kind"] == wanted or (sync.op in SUMS and leaf["kind"].startswith("sharded"))
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or any(is_part(leaf["path"], path) for path in paths)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.places import Expression, place
-from jax_pmap.model import Refusal, Sync
+from jax_pmap.model import REDUCING, Refusal, Sync
 from jax_pmap.worker.protocol import Row
 
-EXTREMES = frozenset({"pmax", "pmin"})
-#: Of what is repeated for each of a device's rows, they give each row the whole.
-SUMS = frozenset({"pmean", "psum"})
-PARTIAL = SUMS | EXTREMES
+#: Kinds of partial values, by what makes them whole.
+PARTIAL = REDUCING
 
 
 def in_groups(leaf: Row) -> bool:
@@ -21,18 +19,23 @@ def in_groups(leaf: Row) -> bool:
     return leaf["kind"] == "grouped" or bool(leaf.get("joined"))
 
 
+def has_offset(leaf: Row) -> bool:
+    """Whether a device's rows of an array have a part of a sum over the devices added to them."""
+    return bool(leaf["kind"] == "offset")
+
+
 class Event:
     """The kinds of one tapped value.
 
-    Rows that are divided into groups need nothing until something is done to each group by itself; with
-    `gather_groups`, they count as what no relation is known of.
+    Rows that are divided into groups need nothing until something is done to each group by itself, and rows
+    that a part of a sum is added to until they are more than added up. Leaves that are `lost` count as what
+    no relation is known of.
     """
 
-    def __init__(self, data: Row, *, gather_groups: bool = False) -> None:
-        if gather_groups and any(map(in_groups, data["leaves"])):
-            leaves = [{**x, "kind": "varying"} if in_groups(x) else x for x in data["leaves"]]
+    def __init__(self, data: Row, lost: Callable[[Row], bool] | None = None) -> None:
+        if lost is not None and any(map(lost, data["leaves"])):
+            leaves = [{**leaf, "kind": "varying"} if lost(leaf) else leaf for leaf in data["leaves"]]
             data = {**data, "leaves": leaves}
-        self._data = data
         self.point: int = data["point"]
         #: How often the point was passed before.
         self.occurrence: int = data.get("occurrence", 0)
@@ -45,13 +48,6 @@ class Event:
             leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
         ]
 
-    def without_offsets(self) -> Event:
-        """The same where rows that have a part of a sum added are none that any relation is known of."""
-        if all(leaf["kind"] != "offset" for leaf in self.leaves):
-            return self
-        leaves = [{**x, "kind": "varying"} if x["kind"] == "offset" else x for x in self.leaves]
-        return Event({**self._data, "leaves": leaves})
-
     @property
     def varying(self) -> bool:
         """Whether some array in it is neither whole, nor a shard, nor partial."""
@@ -63,7 +59,7 @@ class Event:
         return not self.unaligned and len(self.arrays) == len(self.leaves) > 0 and not self.varying
 
     @property
-    def tells(self) -> bool:
+    def is_known_or_size(self) -> bool:
         """Whether what goes into it need not be known: all of it is, or it is sizes, as ``x.shape[0]`` is."""
         # `self.sow("loss", value)` gives a truth value, and keeps what it is given.
         sizes = bool(self.leaves) and all(leaf["category"] == "int" for leaf in self.leaves)

@@ -263,9 +263,8 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             return _chosen(case, finder, roles, found, whole)
         if tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
-        if _lacks_identity(case, tried) and not finder.divides_state(roles):
-            assert tried.refusal is not None
-            raise RefusalError(_without_axis(_said(case, tried.refusal, tried, finder), whole))
+        if (lacking := _lacks_identity(case, tried)) is not None and not finder.divides_state(roles):
+            raise RefusalError(_without_axis(_said(case, lacking, tried, finder), whole))
         if tried.refusal is not None and tried.observed == 1:
             _check_in_map(case, finder)
         parts = _parts_of_minibatches(case, finder, tried)
@@ -297,14 +296,15 @@ def _took_long(case: Case) -> bool:
     return case.spent.operations > MOST_TRACED
 
 
-def _lacks_identity(case: Case, tried: _Tried) -> bool:
-    """Whether the likeliest roles have all collectives, and an argument that is not told from others.
+def _lacks_identity(case: Case, tried: _Tried) -> Refusal | None:
+    """The refusal of the likeliest roles that have all collectives, and an argument not told from others.
 
     Which it is does not depend on what is split: less likely roles are not looked at.
     """
     refusal = tried.refusal
-    own = refusal is not None and refusal.span == case.target.facts.span
-    return own and tried.observed == 1 and refusal is not None and refusal.code == "JP053"
+    if refusal is None or refusal.code != "JP053" or tried.observed != 1:
+        return None
+    return refusal if refusal.span == case.target.facts.span else None
 
 
 def _chosen(

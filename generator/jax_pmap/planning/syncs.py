@@ -213,7 +213,7 @@ class Placer(Bodies):
             event = first.get(child.point)
             if event is not None and event.varying:
                 return True
-            if (event is None or not event.tells) and self._varies_below(child.point, first):
+            if (event is None or not event.is_known_or_size) and self._varies_below(child.point, first):
                 return True
         return False
 
@@ -221,7 +221,7 @@ class Placer(Bodies):
         """Whether an expression goes into one of which is known what it is on every device."""
         parent = self.by_point[point].parent
         event = None if parent is None else first.get(parent)
-        known = event is not None and event.tells
+        known = event is not None and event.is_known_or_size
         return known or (parent is not None and self._known_around(parent, first))
 
     def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:

@@ -234,14 +234,13 @@ class Traces:
         """
         code, latest = self._request.tapped, self._target.once("latest", (), _Latest)
         failed, latest.failed = latest.failed, True
-        program = self.symbolic(code) if self._is_one and not failed else None
-        made = None if program is not None else self.with_numbers(code, devices)
-        program = self.symbolic(code) if self._is_one and failed else program
+        made = self.with_numbers(code, devices) if failed else None
+        program = self.symbolic(code) if self._is_one else None
+        numbers = unfolded(self._size // devices, devices)
+        if program is None:
+            program, numbers = made or self.with_numbers(code, devices), unfolded(self._size)
         latest.failed = False
-        if program is not None:
-            return program.with_numbers(unfolded(self._size // devices, devices))
-        assert made is not None
-        return made.with_numbers(unfolded(self._size))
+        return program.with_numbers(numbers)
 
     def is_another(self, whole: placed.Program, share: placed.Program) -> bool:
         """Whether a share is another program than the whole batch."""
