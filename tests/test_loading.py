@@ -226,6 +226,35 @@ def test_other_modules_of_the_user_s_that_lack_a_package(project):
     assert "`nsd` is needed, and data.py line 2 failed: ModuleNotFoundError" in refused.words
 
 
+def test_folders_without_init_file_in_a_package_that_lacks_another(project):
+    """Python keeps them where the package around fails to import, and asks them for it the next time."""
+    project.write("pkg/__init__.py", "from pkg.inner.deep.parts import SCALE\nimport no_such_extra\n")
+    project.write("pkg/inner/deep/parts.py", "SCALE = 2.0\n")
+    steps = """
+        import jax.numpy as jnp
+
+        from pkg.inner.deep.parts import SCALE
+
+
+        def step(x):
+            return SCALE * jnp.mean(x**2)
+        """
+    project.write("pkg/inner/deep/steps.py", steps)
+    inputs = """
+        import jax
+
+        import pkg.inner.deep.parts as parts
+
+
+        def make(seed):
+            return (parts.SCALE * jax.random.normal(jax.random.key(seed), (24, 3)),)
+        """
+    project.write("inputs.py", inputs)
+    result = project.run("plan", "pkg/inner/deep/steps.py::step", "--inputs", "inputs.py::make")
+    assert result.exit_code == 0, result.stderr
+    assert "no_such_extra" in notes(result)
+
+
 def test_neighbours_shadow_neither_the_standard_library_nor_packages(project):
     """Files called like modules that jax and NumPy import, and one the user does mean."""
     for name in ("logging", "types", "random", "jax", "numpy", "secrets", "optax"):

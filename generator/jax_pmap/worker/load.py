@@ -120,6 +120,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
+        neighbours.forget_orphans()
         forget()
         raise Problem("import", summary(error), error=describe_exception(error)) from error
 

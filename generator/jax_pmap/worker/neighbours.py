@@ -118,6 +118,15 @@ def install(root: str, *, tolerant: bool) -> None:
     FINDER.failed.clear()
 
 
+def forget_orphans() -> None:
+    """Forget namespace packages of a package that failed to import: each looks for that in `sys.modules`."""
+    for name, module in sorted(sys.modules.items()):  # a parent before what is in it
+        parent = name.rpartition(".")[0]
+        path = getattr(module, "__path__", None)
+        if parent and parent not in sys.modules and path is not None and not isinstance(path, list):
+            del sys.modules[name]
+
+
 def in_try() -> bool:
     """Whether the program itself says what to do when the import under way fails."""
     for frame in user_frames():
