@@ -2122,3 +2122,34 @@ def test_integers_are_no_parameters_whatever_they_are_called(project):
     result = project.run("gen", "spins.py::energy", "--inputs", "spins.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert "sigma batch axis 0" in result.words
+
+
+def test_several_rows_for_each_example_are_told_where_a_call_cannot_be_read(project):
+    # Pairs of a preferred and another answer, one half behind the other, beside a number for each pair.
+    project.write(
+        "pairs.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        class Net:
+            def __init__(self):
+                self.block = self.block
+
+            def block(self, w, ids):
+                return jnp.tanh(w[ids])
+
+
+        NET = Net()
+
+
+        def preference(w, ids, reference):
+            score = NET.block(w, ids).sum((-2, -1))
+            size = len(score) // 2
+            return -jax.nn.log_sigmoid(score[:size] - score[size:] - reference).sum() / size
+        """,
+    )
+    words = ("--arg", "w=f32[9,9]", "--arg", "ids=i32[48,6]<9", "--arg", "reference=f32[24]")
+    says = ("Of several rows for each example, make an axis", "take `ids` as (24, 2, 6)")
+    project.refused("JP067", "plan", "pairs.py::preference", *words, says=says, exit_code=1)

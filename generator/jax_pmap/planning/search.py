@@ -619,7 +619,7 @@ def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Re
     """A refusal with all that is known of its cause: the layers that couple the examples, arrays around."""
     session, target, rows = case.session, case.target, tried.layers or ()
     said = with_enclosed(session, target, named(session, target, refusal, rows, tried.blamed))
-    if refusal.code in ("JP041", "JP043", "JP068") and (grouped := finder.several_rows()):
+    if refusal.code in {"JP041", *COUPLED} and (grouped := finder.several_rows()):
         hint = f"Of several rows for each example, make an axis: {grouped}. If there are none: "
         said = dataclasses.replace(said, hint=hint + said.hint[0].lower() + said.hint[1:])
     if _took_long(case) and not case.request.shard:
