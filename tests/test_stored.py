@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
-from project import Project
+from project import Project, simulated
 
 from jax_pmap.emit.stored import kin_of, may_store
 
@@ -78,3 +81,100 @@ def test_bases_of_a_base_set_it_too() -> None:
     ]
     assert kin_of("B", files) == {"A", "B"}
     assert may_store(files[0], "x", kin_of("B", files))
+
+
+#: A method with a mean over the batch, and a project with code that may set anything of any object.
+ROUTED = """
+import jax
+import jax.numpy as jnp
+
+
+class Router:
+    def route(self, w, x):
+        probs = jax.nn.softmax(x @ w)
+        return probs, jnp.sum(jnp.mean(probs, axis=0) ** 2)
+
+
+ROUTER = Router()
+
+
+def loss(w, x):
+    probs, balance = ROUTER.route(w, x)
+    return jnp.mean(probs[:, 0]) + balance
+"""
+SETTING = """
+def configure(target, **options):
+    for name, value in options.items():
+        setattr(target, name, value)
+"""
+CALLS = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import options, routed, routed_pmap
+
+w, x = jax.random.normal(jax.random.key(0), (5, 4)), jax.random.normal(jax.random.key(1), (24, 5))
+np.testing.assert_allclose(routed_pmap.loss(w, x), routed.loss(w, x), rtol=1e-5)
+written = routed.Router.route
+
+
+def route(self, w, x):
+    return x @ w, jnp.mean(x)
+
+
+class Router:
+    def route(self, w, x):
+        return x @ w, jnp.mean(x)
+
+
+def wrapped(*args):
+    return written(*args)
+
+
+wrapped.__qualname__, wrapped.__module__ = written.__qualname__, written.__module__
+for target, other in (
+    (routed.ROUTER, route.__get__(routed.ROUTER)),
+    (routed.Router, route),
+    (routed.Router, Router.route),
+    (routed.Router, wrapped),
+):
+    options.configure(target, route=other)
+    try:
+        routed_pmap.loss(w, x[: 12])
+    except TypeError as error:
+        print(error)
+    else:
+        raise AssertionError(other)
+    if target is routed.ROUTER:
+        del target.route
+    else:
+        target.route = written
+"""
+
+
+def test_a_copied_method_raises_where_an_object_has_another_one_by_then(project: Project) -> None:
+    project.write("routed.py", ROUTED)
+    project.write("options.py", SETTING)
+    words = ("--arg", "w=f32[5,4]", "--arg", "x=f32[24,5]")
+    made = project.run("gen", "routed.py::loss", *words, "-o", "routed_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS],
+        cwd=project.folder,
+        env=simulated(3),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("`Router.route` is not `Router.route` as its class defines it") == 4, done.stdout
+
+
+def test_an_object_that_has_another_method_is_not_looked_into(project: Project) -> None:
+    own = "\n\nROUTER = Router()\nROUTER.route = ROUTER.route\n"
+    project.write("routed.py", ROUTED.replace("\n\nROUTER = Router()\n", own))
+    says = ("cannot read the source of `ROUTER.route`",)
+    words = ("--arg", "w=f32[5,4]", "--arg", "x=f32[24,5]")
+    project.refused("JP067", "gen", "routed.py::loss", *words, says=says, exit_code=1)

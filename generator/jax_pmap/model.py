@@ -430,6 +430,8 @@ class Callee:
     #: The library that runs it on modules of its own, whoever calls these: ``"flax.linen"``. Then `caller` is
     #: the target, and `called` the method.
     library: str = ""
+    #: Whether code of the project may give an object, or its class, another method of that name.
+    replaceable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

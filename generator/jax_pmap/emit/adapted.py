@@ -119,10 +119,19 @@ class Adapted:
         # Of a class method each look-up makes an object of its own.
         function = ".__func__" if self.facts.is_class_method else ""
         its_class = receiver if self.facts.is_class_method else f"type({receiver})"
-        said = f"`{{{its_class}.__name__}}{name}` is not `{method}`, which this code was proved with; "
-        said += "to allow it, generate again with inputs that use it"
+        as_written = " as its class defines it" if self.function.replaceable else ""
+        said = f"`{{{its_class}.__name__}}{name}` is not `{method}`{as_written}, which this code was proved "
+        said += "with; to allow it, generate again with inputs that use it"
         lines = re.sub(r'" (?=f?")', '"\n        ', wrapped_f_string(said))
         test = f"if {its_class}{name}{function} is not {method}{function}:"
+        if self.function.replaceable:
+            # An object may have one of its own, which is not asked for where Python itself calls a method.
+            quoted, special = f'"{self.facts.name}"', self.facts.name.startswith("__")
+            own = "" if special else f'{quoted} in getattr({receiver}, "__dict__", ())'
+            found = f"({method}.__module__, {method}.__qualname__, {method}.__code__.co_name)"
+            written = f'({self.owner}.__module__, f"{{{self.owner}.__qualname__}}{name}", {quoted})'
+            tests = [f"{its_class}{name} is not {method}", own, f"{found} != {written}"]
+            test = f"if {' or '.join(filter(None, tests))}:"
         return f"{test}\n    raise TypeError(\n        {lines}\n    )"
 
     def definition(self, names: Names) -> str:

@@ -63,6 +63,8 @@ class UserFunction:
     #: Whether it is a function that a value holds, as running has shown, or a static method of an object:
     #: the value must hold that very one.
     by_value: bool = False
+    #: Whether code of the project may give an object, or its class, another method of that name.
+    replaceable: bool = False
 
     @property
     def source(self) -> Source:
@@ -232,7 +234,10 @@ class CallGraph:
             return None
         # Looked up on its class, it is that method whatever the object is.
         alone = callee.unbound and facts.receiver
-        return found if alone else self._bound_method(found, owner, callee.library)
+        if alone:
+            return found
+        found = dataclasses.replace(found, replaceable=callee.replaceable)
+        return self._bound_method(found, owner, callee.library)
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""

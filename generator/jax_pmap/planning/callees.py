@@ -208,15 +208,17 @@ class Callees:
                 f"its class `{first.owner}` ({where}) is not found in a module by its name, so a copy of "
                 "the method could not tell whether it is given an object of that class"
             )
-        elif not all(each.frozen for each in found) and (
-            file := call_graph.assigned(first.name, call_graph.target.source, first.owner.rpartition(".")[2])
-        ):
-            self.why[called] = (
-                f"{file} assigns `.{first.name}` (or calls `setattr`), so an object may "
-                f"have another one than `{methods[0]}` ({where})"
-            )
         else:
-            self._take(called, caller, f"{first.module}:{methods[0]}")
+            owner = first.owner.rpartition(".")[2]
+            kept = all(each.frozen for each in found)
+            file = "" if kept else call_graph.assigned(first.name, call_graph.target.source, owner)
+            if file and not all(each.as_written for each in found):
+                self.why[called] = (
+                    f"{file} assigns `.{first.name}` (or calls `setattr`), so an object may "
+                    f"have another one than `{methods[0]}` ({where})"
+                )
+            else:
+                self._take(called, caller, f"{first.module}:{methods[0]}", replaceable=bool(file))
 
     def _learn_function(self, called: str, caller: Body, found: protocol.Callee) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""
@@ -232,11 +234,13 @@ class Callees:
             return
         self._take(called, caller, reference, unbound=True)
 
-    def _take(self, called: str, caller: Body, reference: str, *, unbound: bool = False) -> None:
+    def _take(
+        self, called: str, caller: Body, reference: str, *, unbound: bool = False, replaceable: bool = False
+    ) -> None:
         """Have `called` stand for a function from now on, where that can be read."""
         home, call_graph = self.bodies.homes[caller.scope.index], self.bodies.call_graph
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, reference, unbound=unbound))
+            call_graph.learn(Callee(spot(home), called, reference, unbound=unbound, replaceable=replaceable))
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]

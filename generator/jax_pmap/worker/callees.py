@@ -152,8 +152,20 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
         type=own.__qualname__,
         owner=defining.__qualname__,
         frozen=isinstance(head, tuple) or bool(parameters and parameters.frozen),
+        as_written=name not in getattr(head, "__dict__", ()) and _stands_in(defining, name),
         module=defining.__module__,
         named=named(defining.__module__, defining.__qualname__) is defining,
+    )
+
+
+def _stands_in(owner: type, name: str) -> bool:
+    """Whether what a class has by a name is a function that its text defines by that, without a wrapper."""
+    function = inspect.getattr_static(owner, name)
+    return (
+        isinstance(function, types.FunctionType)
+        and function.__module__ == owner.__module__
+        and function.__qualname__ == f"{owner.__qualname__}.{name}"
+        and function.__code__.co_name == name
     )
 
 

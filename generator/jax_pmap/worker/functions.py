@@ -86,12 +86,15 @@ def guarded(
 ) -> Callable[..., Any]:
     """A copy of the method `name` of `owner` for objects that have it; for others what `other` gives.
 
-    A class method is that of a class.
+    A class method is that of a class. What Python calls by itself, as ``__call__``, it looks up in the class.
     """
 
     def method(receiver: Any, *args: Any, **kwargs: Any) -> Any:
-        its_class = receiver if isinstance(receiver, type) else type(receiver)
-        if inspect.getattr_static(its_class, name, None) is inspect.getattr_static(owner, name):
+        of_class = isinstance(receiver, type)
+        its_class = receiver if of_class else type(receiver)
+        own = () if of_class or name.startswith("__") else getattr(receiver, "__dict__", ())
+        same = inspect.getattr_static(its_class, name, None) is inspect.getattr_static(owner, name)
+        if same and name not in own:
             return copy(receiver, *args, **kwargs)
         return other(receiver)(*args, **kwargs)
 

@@ -982,6 +982,8 @@ class Callee:
     #: The class that defines a method, and whether its objects can have no other one.
     owner: str = ""
     frozen: bool = False
+    #: Whether a method is the function that stands in its class, and its object has none of its own.
+    as_written: bool = False
     #: The parameter that takes the name of a mapped axis, and takes None where there is none.
     axis: str = ""
 
