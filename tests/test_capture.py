@@ -310,7 +310,9 @@ def inputs():
 """
 
 
-@pytest.mark.parametrize("how", ["--inputs algorithm.py::inputs", "--run 'python run.py'"])
+@pytest.mark.parametrize(
+    "how", ["--inputs algorithm.py::inputs", "--run 'python run.py'", "--arg w=f32[3] --arg x=f32[24,3]"]
+)
 def test_a_class_method_is_called_without_its_class(project, how):
     project.write("algorithm.py", CLASS_METHODS)
     project.write("run.py", "from algorithm import *\nAlgorithm().update(*inputs())\n")

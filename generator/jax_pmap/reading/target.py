@@ -128,7 +128,8 @@ def takes_object(parsed: ParsedSource, request: Request) -> bool:
     """
     binding = parsed.source.binding
     of_object = binding is not None and binding.of_object
-    return not of_object and not _is_class_method(parsed) and _is_method_alone(parsed, request)
+    given = request.inputs is not None or request.run is not None
+    return given and not of_object and not _is_class_method(parsed) and _is_method_alone(parsed, request)
 
 
 def with_its_class(source: Source, request: Request) -> Source:
@@ -154,7 +155,7 @@ def _is_method_alone(parsed: ParsedSource, request: Request) -> bool:
     """Whether a method of a class at the top of its file can be written into another one, and is to be."""
     if not receiver_of(parsed) or len(parsed.enclosing) != 1 or is_private(parsed.definition):
         return False
-    return not request.in_place and (request.inputs is not None or request.run is not None)
+    return not request.in_place
 
 
 def binds_its_class(source: Source) -> bool:
