@@ -666,3 +666,29 @@ def test_what_numpy_moves_is_what_jax_would_move(shared: Project) -> None:
     assert "gave the same on these inputs" in found.words and "not held against" not in found.words
     found = shared.run("plan", "cut.py::waves", "--inputs", "cut.py::batch")
     assert "not held against an uncompiled call" in found.words
+
+
+def test_loops_that_count_down_from_a_large_number_are_not_waited_for(shared: Project) -> None:
+    """NumPy may double the numbers in 64 bits; which ones are right for 32 would take minutes to see."""
+    shared.write(
+        "countdown.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def decayed(x, steps):
+            def halve(state):
+                x, steps, left = state
+                steps = jnp.maximum(steps - 1, 0)
+                return jnp.where(left, x / 2, x), steps, steps > 0
+
+            steps = 2 * steps
+            start = x, steps, steps > 0
+            return jnp.mean(jax.lax.while_loop(lambda state: jnp.any(state[2]), halve, start)[0])
+        """,
+    )
+    words = ("--arg", "x=f32[24]", "--arg", "steps=i32[24]<5", "--timeout", "60")
+    made = shared.run("gen", "countdown.py::decayed", *words)
+    assert made.exit_code == 0, made.stderr
+    assert "pmax jnp.any(state[2])" in made.words

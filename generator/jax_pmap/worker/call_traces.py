@@ -15,6 +15,7 @@ from . import arguments, compiling, prove
 from .arguments import Packed, Values
 from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
+from .decisions import taken
 from .distance import distance
 from .following import Followed
 from .jaxpr.forward import Computing
@@ -23,7 +24,7 @@ from .protocol import Apart, Site
 from .rounded import evaluated
 from .same_operations import Same
 from .type_tests import parted
-from .work import rounds, work
+from .work import nested, rounds, work
 
 #: Programs that a comparison may have to compile.
 COMPILED = 4
@@ -142,6 +143,16 @@ def beyond(room: int, seconds: float, *programs: Followed) -> str:
         if needed > seconds:
             return f"{needed:.1f} s, more than the {seconds:.1f} s there are for it"
     return ""
+
+
+def goes_on(followed: Followed, seconds: float) -> bool:
+    """Whether a loop of unknown length of a trace goes round more often than there is time for."""
+    closed = followed.jaxpr
+    depth = nested(closed)
+    if depth == 0:
+        return False
+    limit = int((seconds / LOOPING / (1 + rounds(closed))) ** (1 / depth))
+    return bool(jax.jit(lambda given: taken(closed, given, np.int32(limit))[2])(followed.given))
 
 
 def kind_of(leaf: Any) -> str:

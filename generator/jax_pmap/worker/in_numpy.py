@@ -16,6 +16,7 @@ from .call_traces import (
     alike,
     apart,
     beyond,
+    goes_on,
     is_of_jax,
     is_wide,
     kind_of,
@@ -169,6 +170,8 @@ class InNumpy:
         if alike(trace, call, Packed(values, self.statics).leaves, computes=True):
             return "same"
         if beyond(self.room, self.seconds, trace, call):
+            return "too long"
+        if goes_on(trace, self.seconds) or goes_on(call, self.seconds):
             return "too long"
         return "other" if apart(results(trace), results(call), None) else "same"
 

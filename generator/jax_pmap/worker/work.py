@@ -34,6 +34,12 @@ def rounds(jaxpr: Any) -> int:
     return total
 
 
+def nested(jaxpr: Any) -> int:
+    """How many loops of unknown length of a jaxpr are inside each other, at most."""
+    inside = ((each.primitive.name == "while", subjaxprs(each)) for each in opened(jaxpr)[0].eqns)
+    return max((loops + max(map(nested, inner), default=0) for loops, inner in inside), default=0)
+
+
 def size(variable: Any) -> int:
     """Elements of a variable."""
     return math.prod(getattr(variable.aval, "shape", ()))
