@@ -320,6 +320,10 @@ if hasattr(lax, "stack_p"):
     for axis in (0, 1):
         example("stack", lambda x, y, axis=axis: lax.stack_p.bind(x, y, axis=axis), "f:12,4", "f:12,4")
         example("unstack", lambda x, axis=axis: lax.unstack_p.bind(x, axis=axis), "f:12,4")
+    for axis in (0, 1):
+        example("stack", lambda i, b, axis=axis: lax.stack_p.bind(jnp.arange(b), i, axis=axis), "x4:12")
+    example("stack", lambda i, b: lax.stack_p.bind(i, jnp.arange(b), i, axis=1), "x4:12")
+    example("stack", lambda b: lax.stack_p.bind(jnp.arange(b), jnp.arange(b), axis=1))
     example("unstack", lambda x: lax.unstack_p.bind(x, axis=1), "f:4,2,12")
     example("tile", lambda x: lax.tile_p.bind(x, reps=(1, 3)), "f:12,4")
     example("tile", lambda x: lax.tile_p.bind(x, reps=(2, 1)), "f:12,4")

@@ -434,7 +434,16 @@ def columns(eq: Equation, places: Sequence[Placement], positions: list[int], dim
 
 @rule("stack")
 def stack(eq: Equation, *places: Placement, axis: int, **_: Any) -> Result:
-    """Joined along an axis that is new."""
+    """Joined along an axis that is new; columns of indices may hold positions."""
+    positions = [i for i, place in enumerate(places) if isinstance(place, Positions)]
+    if positions:
+        first = places[positions[0]]
+        assert isinstance(first, Positions)
+        others = [place for i, place in enumerate(places) if i not in positions]
+        alone = len(positions) == 1 and first.column is None and axis == len(eq.out()) - 1
+        if not alone or any(place != Sharded(first.axis) for place in others):
+            raise Stuck(describe(first))
+        return replace(first, column=positions[0])
     if any(isinstance(place, Partial) for place in places):
         return parts_joined(eq, places)
     if len(set(places)) == 1 and isinstance(places[0], (Extreme, OwnKey)):
