@@ -748,6 +748,63 @@ def test_what_an_object_of_a_library_was_made_with_is_looked_into(shared: Projec
         assert "log_density(jax.lax.pmean(w, axis_name=AXIS), x, y)" in text
 
 
+SOLVERS = """
+import jax
+import jax.numpy as jnp
+
+
+def descend(objective, w, rounds):
+    def once(carry, _):
+        w, size = carry
+        value, slope = jax.value_and_grad(objective)(w)
+        new = jax.tree.map(lambda p, g: p - size * g, w, slope)
+        # Of a step that is no better, a shorter one is tried.
+        worse = objective(new) > value
+        shorter = lambda: jax.value_and_grad(objective)(jax.tree.map(lambda a, b: (a + b) / 2, w, new))[1]
+        slope = jax.lax.cond(worse, shorter, lambda: slope)
+        return (jax.tree.map(lambda p, g: p - size * g, w, slope), jnp.where(worse, size / 2, size)), value
+
+    return jax.lax.scan(once, (w, 0.1), None, length=rounds)
+"""
+SOLVED = """
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+sys.path.append(str(Path(__file__).parent / "site-packages"))
+
+from solvers_of_others import descend
+
+
+def loss(w, x, y):
+    score = x @ w["w"] + w["b"]
+    return jnp.mean(jnp.logaddexp(0.0, score) - y * score) + 0.01 * jnp.sum(w["w"] ** 2)
+
+
+def fit(w, x, y):
+    return descend(lambda w: loss(w, x, y), w, 3)
+
+
+def inputs():
+    keys = jax.random.split(jax.random.key(0), 3)
+    start = {"w": jax.random.normal(keys[0], (3,)), "b": jnp.zeros(())}
+    return start, jax.random.normal(keys[1], (24, 3)), jax.random.normal(keys[2], (24,))
+"""
+
+
+def test_an_objective_is_whole_in_each_round_and_branch_of_a_library(shared: Project) -> None:
+    """What it reads is whole at first, and partial in later rounds, and where a branch depends on it."""
+    shared.write("site-packages/solvers_of_others.py", SOLVERS)
+    shared.write("solved.py", SOLVED)
+    made = shared.run("gen", "solved.py::fit", "--inputs", "solved.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    assert "jax.lax.pmean(" in made.stdout
+    assert "all_gather" not in made.stdout
+
+
 def test_a_function_that_uses_an_attribute_of_its_own_is_not_copied(shared: Project) -> None:
     """Nor is one emitted for it, which would be without: the inputs are not to blame."""
     shared.write(

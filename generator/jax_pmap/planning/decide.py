@@ -360,7 +360,7 @@ class Decider:
                     break
                 if statement.index in state.hopeless:
                     continue
-                if self.look_closer(state, statement, events):
+                if self.look_closer(state, statement, events, event.occurrence):
                     return True
                 continue
             names = [name for name, point in statement.names if point == event.point]

@@ -633,6 +633,9 @@ def cond(walk: Interpreter, equations: Sequence[Any], operands: Sequence[Value])
             if isinstance(apart, Unknown)
             else "devices take a branch by values that differ between them"
         )
+        # What the branches compute may be what the choice depends on, in an earlier round of a loop.
+        for body in bodies if walk.supposes else ():
+            walk.run(body, given)
         return walk.lost(equations[0], why)
     branches = [walk.run(body, given) for body in bodies]
     made = []
