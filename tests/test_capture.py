@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from project import simulated
+from project import Project, simulated
 
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError
@@ -727,3 +727,32 @@ def test_a_notebook_is_a_program(project):
     assert project.run("plan", "notebooks/nb.ipynb::step", *args).exit_code == 0
     told = project.refused("JP014", "plan", "notebooks/nb.ipynb::step", "--arg", "x=py:rows['no']")
     assert "--run notebooks/nb.ipynb" in told.words
+
+
+COUNTED = """
+import jax
+import jax.numpy as jnp
+
+
+def decayed(returns, rewards):
+    total, steps = jax.lax.scan(lambda sums, row: (0.9 * sums + row, sums), returns, rewards.T)
+    return jnp.mean(total), jnp.mean(steps)
+
+
+def inputs(seed):
+    keys = jax.random.split(jax.random.key(seed), 24)
+    # Numbers of Python, one for each key: a loop makes floats of them, which it does of no int32.
+    return jax.vmap(lambda key: 0)(keys), jax.vmap(lambda key: jax.random.normal(key, (5,)))(keys)
+
+
+if __name__ == "__main__":
+    jax.jit(decayed)(*inputs(0))
+"""
+
+
+@pytest.mark.parametrize("source", [("--inputs", "counted.py::inputs"), ("--run", "python counted.py")])
+def test_weakly_typed_arrays_stay_weakly_typed(shared: Project, source: tuple[str, str]) -> None:
+    shared.write("counted.py", COUNTED)
+    made = shared.run("gen", "counted.py::decayed", *source)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import sharing
 from .exceptions import summary
-from .leaves import category, dtype_of, in_order, is_graph_node, leaf_paths, mapped, shape_of, to_host
+from .leaves import category, dtype_of, in_order, is_graph_node, leaf_paths, mapped, reusable, shape_of
 from .protocol import Problem
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -296,7 +296,7 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
         try:
             # What holds functions alone, say, is a constant. A copy would have its dicts in another order.
             mere = all(category(leaf) == "opaque" for leaf in jax.tree.leaves(value))
-            values[name] = value if mere else to_host(value)
+            values[name] = value if mere else reusable(value)
         except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
             raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
     return values

@@ -163,6 +163,19 @@ def to_host(value: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
 
 
+def reusable(value: Any) -> Any:
+    """`value` as arguments of several calls: on the host, but for weakly typed arrays.
+
+    No array of NumPy is one: ``jax.vmap(lambda key: 0)(keys)`` goes into a loop that makes floats of it,
+    and as int32 it could not.
+    """
+
+    def one(x: Any) -> Any:
+        return x.copy() if isinstance(x, jax.Array) and not is_key(x) and x.weak_type else to_host(x)
+
+    return jax.tree.map(one, value)
+
+
 def fed_back(value: Any) -> Any:
     """`value` as arguments that no call compiles anew for: on the host, weakly typed scalars as numbers.
 
