@@ -2153,3 +2153,31 @@ def test_several_rows_for_each_example_are_told_where_a_call_cannot_be_read(proj
     words = ("--arg", "w=f32[9,9]", "--arg", "ids=i32[48,6]<9", "--arg", "reference=f32[24]")
     says = ("Of several rows for each example, make an axis", "take `ids` as (24, 2, 6)")
     project.refused("JP067", "plan", "pairs.py::preference", *words, says=says, exit_code=1)
+
+
+def test_hidden_units_are_not_divided_while_every_device_does_the_rest(shared: Project) -> None:
+    """Which is equal, and no parallel version: all go on with all examples, which depend on each other."""
+    shared.write(
+        "spread.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def spread(params, x, y):
+            z = jnp.tanh(x @ params["w"]) @ params["v"]
+            for _ in range(20):
+                z = jnp.cumsum(jnp.sort(z, axis=0), axis=0) / len(z)
+            return jnp.mean((z - jnp.sort(y, axis=0)) ** 2)
+
+
+        def inputs():
+            keys = jax.random.split(jax.random.key(0), 4)
+            shapes = (2, 8), (8, 2), (24, 2), (24, 2)
+            w, v, x, y = (jax.random.normal(key, shape) for key, shape in zip(keys, shapes))
+            return {"w": w, "v": v}, x, y
+        """,
+    )
+    said = ("`jnp.sort(z, axis=0)` couples the examples of the batch",)
+    args = ("gen", "spread.py::spread", "--inputs", "spread.py::inputs")
+    shared.refused("JP043", *args, says=said, exit_code=1)
