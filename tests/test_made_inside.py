@@ -364,3 +364,64 @@ def test_a_size_that_is_read_of_what_is_divided_begins_nothing(project: Project)
     result = project.run("gen", "loaded.py::step", "--inputs", "loaded.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert "own_share(rows(number))" in result.stdout
+
+
+STRATEGIES = """
+import jax
+import jax.numpy as jnp
+
+
+def ask(key, state):
+    noise = jax.random.normal(key, (24, 6))
+    return state["mean"] + 0.1 * noise, {**state, "generation": state["generation"] + 1}
+
+
+def tell(population, fitness, state):
+    best = population[jnp.argsort(fitness)][:6]
+    return {**state, "mean": best.mean(axis=0)}
+"""
+EVOLVED = """
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+sys.path.append(str(Path(__file__).parent / "site-packages"))
+
+from strategies_of_others import ask, tell
+
+
+def cost(z):
+    def step(s, _):
+        s = s + 0.05 * jnp.tanh(z.reshape(2, 3) @ jnp.append(s, 1.0))
+        return s, jnp.sum(s**2)
+
+    return jnp.sum(jax.lax.scan(step, jnp.ones(2), None, length=100)[1])
+
+
+def evolve(key, state):
+    population, state = ask(key, state)
+    costs = jax.vmap(cost)(population)
+    return tell(population, costs, state), jnp.mean(costs)
+
+
+def inputs(seed):
+    key = jax.random.key(seed)
+    return key, {"mean": jax.random.normal(key, (6,)), "generation": jnp.array(0, jnp.int32)}
+"""
+
+
+@pytest.mark.parametrize("named", [(), ("--shard", "population")])
+def test_a_population_that_a_library_gives_beside_its_state_is_divided(
+    shared: Project, named: tuple[str, ...]
+) -> None:
+    """What a library does with all of it is done by every device, and the costs are worked out by rows."""
+    shared.write("site-packages/strategies_of_others.py", STRATEGIES)
+    shared.write("evolved.py", EVOLVED)
+    made = shared.run("gen", "evolved.py::evolve", "--inputs", "evolved.py::inputs", *named)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts that divide 24" in made.words
+    text = " ".join(made.stdout.split())
+    assert "population, state = ask(key, state) population = own_share(population)" in text
+    assert "jax.lax.all_gather(costs, axis_name=AXIS, axis=0, tiled=True)" in text

@@ -578,6 +578,9 @@ class Editor(cst.CSTTransformer):
         for sync in syncs:
             if sync.like:
                 lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
+            elif sync.op == OWN_SHARE:
+                axis = f", axis={sync.axis}" if sync.axis else ""
+                lines.append(f"{sync.value} = {self.words.own_share}({sync.value}{axis})")
             elif sync.op == DIVIDE and sync.paths == ("",):
                 lines.append(f"{sync.value} = {self.divided(sync, sync.value)}")
             elif sync.paths == ("",):

@@ -264,6 +264,14 @@ class _Made:
         for data in events:
             self.first.setdefault(data["point"], Event(data))
         self.times = Counter(data["point"] for data in events)
+        #: Names that an assignment takes apart what it is given to, by point: ``x, key = draw(key)``.
+        self.unpacked = {
+            point: (name, statement)
+            for body in bodies
+            for statement in body.statements.values()
+            for name, point in statement.names
+            if len(statement.names) > 1 and statement.kind == "assign" and statement.value in self.expressions
+        }
         #: Names that a function inside reads.
         self.reads: dict[str, set[str]] = {}
         for body in bodies:
@@ -282,6 +290,12 @@ class _Made:
                 continue
             for axis, rows in self._begins(expression.point, fewest):
                 found.setdefault(rows, []).append((expression.point, axis))
+        begun = {point for places in found.values() for point, _ in places}
+        for point, (_, statement) in self.unpacked.items():
+            assert statement.value is not None
+            if begun.isdisjoint((statement.value, *self._parts(statement.value))):
+                for axis, rows in self._begins(point, fewest):
+                    found.setdefault(rows, []).append((point, axis))
         return [self._group(rows, each) for rows, each in found.items()]
 
     def with_own_positions(self, group: Group) -> Group | None:
@@ -303,22 +317,25 @@ class _Made:
         name, axis = split_shard(text)
         span = case.target.facts.span
         for statement in (each for body in self.bodies for each in body.statements.values()):
-            value = self.first.get(statement.value) if statement.value is not None else None
-            if name not in dict(statement.names) or value is None or statement.value is None:
+            points = dict(statement.names)
+            point = points[name] if points.get(name) in self.unpacked else statement.value
+            value = self.first.get(point) if point is not None else None
+            if name not in points or value is None or point is None:
                 continue
             shapes = [leaf["shape"] for leaf in value.leaves if leaf["category"] in ("array", "key")]
             sizes = {shape[axis] for shape in shapes if -len(shape) <= axis < len(shape)}
             span = statement.span
-            if len(statement.names) == 1 and len(sizes) == 1 and len(shapes) == len(value.leaves):
+            is_apart = len(points) == 1 or point in self.unpacked
+            if is_apart and len(sizes) == 1 and len(shapes) == len(value.leaves):
                 (rows,) = sizes
                 if len(shared_evenly(rows)) < 2:
                     raise _uneven(name, rows, span)
-                return self._group(rows, [(statement.value, axis % min(map(len, shapes)))])
+                return self._group(rows, [(point, axis % min(map(len, shapes)))])
         raise refused(
             "JP007",
             f"--shard {text}: `{name}` is no array, or tuple of arrays, with rows along axis {axis} where it "
             "gets its value",
-            "Name a variable that is assigned once, by itself; or an argument",
+            "Name a variable that is assigned once, or an argument",
             span,
         )
 
@@ -332,7 +349,8 @@ class _Made:
         fit = [each for each in alike if each[1] >= fewest and len(shared_evenly(each[1])) > 1]
         if not fit:
             return []
-        parts = [self.first[each] for each in self._parts(point) if each in self.first]
+        given = self.unpacked[point][1].value if point in self.unpacked else point
+        parts = [self.first[each] for each in self._parts(given or point) if each in self.first]
         below = [leaf["shape"] for each in parts for leaf in each.leaves]
         known = {size for shape in below for size in shape}
         shape = event.leaves[0]["shape"]
@@ -382,8 +400,11 @@ class _Made:
                 yield each.point
 
     def _sync(self, point: int, axis: int) -> Sync:
-        expression, leaves = self.expressions[point], self.first[point].leaves
-        paths = tuple(leaf["path"] for leaf in leaves)
+        paths = tuple(leaf["path"] for leaf in self.first[point].leaves)
+        if point in self.unpacked:
+            name, statement = self.unpacked[point]
+            return Sync(OWN_SHARE, name, "after", statement.span, paths, axis=axis)
+        expression = self.expressions[point]
         return Sync(OWN_SHARE, expression.text, "wrap", expression.span, paths, axis=axis)
 
     def _group(self, rows: int, places: Sequence[tuple[int, int]]) -> Group:
