@@ -323,12 +323,11 @@ def test_a_layer_that_is_called_for_each_example_is_told_nothing(ask: Ask) -> No
     assert answer.plan.layers == ("haiku",) and answer.evidence.derived
 
 
-def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_split(ask: Ask) -> None:
-    # Metrics add up what every device has whole: that much is gathered, of a small model nearly all.
+def test_layers_are_told_beside_metrics_that_add_up_and_state_that_could_be_split(ask: Ask) -> None:
     answer = ask("others.py::counted_step", "counted_inputs")
     assert isinstance(answer, Generated), answer.reason
     assert answer.plan.layers == ("flax.nnx",)
-    assert answer.evidence.derived and {sync.op for sync in answer.plan.syncs} == {"pmean", "all_gather"}
+    assert answer.evidence.derived and {sync.op for sync in answer.plan.syncs} == {"pmean", "psum"}
     # What is returned as it came divides over devices, and is no batch for that.
     answer = ask("others.py::stateful_step", "stateful_inputs")
     assert isinstance(answer, Generated), answer.reason

@@ -219,7 +219,7 @@ def test_what_objects_that_are_changed_show(pages: dict[str, Path]) -> None:
     text = " ".join(Page(pages["flax"].read_text(encoding="utf-8")).text.split())
     assert "its keys are folded with the device's index" in text
     assert "What the function changes in place is the same on every device: `model`" in text
-    assert "all_gather" in text
+    assert "what is added to it is summed over all devices" in text
 
 
 def test_every_leaf_of_a_long_model_is_listed(pages: dict[str, Path]) -> None:

@@ -183,6 +183,12 @@ AROUND = [
         "result, changed = p_step(w, x)\nnnx.update(w, nnx.state(changed))\nreturn result",
         "# kept\na = f(w)\nif x:\n    return a, x\nreturn a",
     ),
+    (  # What is added to objects, and a block of the user's own.
+        "summed",
+        "with timed(w):\n    # kept\n    with summed(w.a, w.b):\n        w.update(x)\n    x.set(w)\nreturn x",
+        "return p_step(w, x)",
+        "with timed(w):\n    # kept\n    w.update(x)\n    x.set(w)\nreturn x",
+    ),
 ]
 
 

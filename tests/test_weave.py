@@ -24,7 +24,7 @@ from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.weave import RECORDER, Words, inside_of, name_node, rebuild, weave, woven_source
-from jax_pmap.model import Guard, Source, Span, Sync
+from jax_pmap.model import ADDED, Guard, Source, Span, Sync
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.text import FunctionText
 
@@ -426,7 +426,7 @@ def test_keys_inside_objects_are_folded_around_the_body() -> None:
     assert code.startswith("with own_draws(model.dropout):\n    # Why.\n    y = model(\n      x)\n")
     assert code.endswith('note = """\nas it is\n"""\n    return y\n')
     parsed = parse(Source("f", Path("f.py"), "user.py", "f", Path(), "f", source(text)))
-    lines = as_written(parsed, shifted(code, "    "), "    ", "with own_draws(")
+    lines = as_written(parsed, shifted(code, "    "), "    ")
     assert lines[:4] == [
         "    with own_draws(model.dropout):",
         *(" " * 8 + x for x in ("# Why.", "y = model(", "  x)")),
@@ -434,6 +434,41 @@ def test_keys_inside_objects_are_folded_around_the_body() -> None:
     assert lines[4:] == ['        note = """', "as it is", '"""', "        return y"]
     with pytest.raises(LookupError):
         weave(body, [dataclasses.replace(fold, span=body.scope.span)])
+
+
+def test_what_a_statement_adds_to_objects_is_summed_up_around_it() -> None:
+    """Comments stay where they stood, what follows stays behind the block, in a loop of the user's too."""
+    text = """
+        def f(model, metrics, x):
+            for i in range(3):
+                # Why.
+                metrics.update(
+                  values=x)  # all of them
+                y = model(x); metrics.other.update(y)
+            return metrics
+        """
+    body = body_of(text)
+    first, second = (s for s in body.statements.values() if s.kind == "other" and "metrics" in s.reads)
+    syncs = [
+        Sync("psum", "metrics", ADDED, first.span, paths=(".loss", ".known")),
+        Sync("psum", "metrics.other", ADDED, second.span),
+    ]
+    code = body.body_source(weave(body, syncs))
+    assert code == (
+        "for i in range(3):\n"
+        "    # Why.\n"
+        "    with summed(metrics.loss, metrics.known):\n"
+        "        metrics.update(\n"
+        "          values=x)  # all of them\n"
+        "    y = model(x)\n"
+        "    with summed(metrics.other):\n"
+        "        metrics.other.update(y)\n"
+        "return metrics\n"
+    )
+    parsed = parse(Source("f", Path("f.py"), "user.py", "f", Path(), "f", source(text)))
+    assert as_written(parsed, shifted(code, "    "), "    ") == shifted(code, "    ")
+    with pytest.raises(LookupError):
+        weave(body, [dataclasses.replace(syncs[0], span=body.head)])
 
 
 def test_a_sync_without_a_place_is_an_error() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
-_STEP = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]'\"])*)\]")
+#: A step of a path: ``.kernel`` or ``['dense']``.
+STEP = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]'\"])*)\]")
 
 
 def keys_of(path: str) -> tuple[str, ...]:
     """``"params['dense'].kernel"`` as ``("params", "dense", "kernel")``, as jax writes keys by themselves."""
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
-    return (root, *map(_key, _STEP.finditer(path[len(root) :])))
+    return (root, *map(_key, STEP.finditer(path[len(root) :])))
 
 
 def _key(step: re.Match[str]) -> str:

@@ -352,6 +352,11 @@ GATHERED = "gather_parts"
 SCATTERED = {"psum": "psum_scatter", "pmean": "pmean_scatter"}
 
 
+#: Where a `Sync` stands that is of no value in the function: a fold of the keys inside an object, which holds
+#: for all of the body, and a sum of what one statement adds to objects.
+AROUND, ADDED = "around", "added"
+
+
 @dataclass(frozen=True, slots=True)
 class Sync:
     """One value that a collective makes whole, at one place in the body."""
@@ -373,6 +378,8 @@ class Sync:
     #: ``"wrap"``: the expression at `span` is wrapped where it stands.
     #: ``"around"``: while the function runs, the keys inside the object `value` are folded; of a
     #: ``"fold_in"``, whose `span` is the function's name.
+    #: ``"added"``: what the statement at `span` adds to the objects at `paths` inside `value` is summed up;
+    #: of a ``"psum"``.
     where: str
     #: Place in the *original* file of the statement or expression.
     span: Span

@@ -35,8 +35,10 @@ from jax_pmap.emit.source import (
     wrapped_f_string,
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
-from jax_pmap.emit.weave import AROUND, written
+from jax_pmap.emit.weave import written
 from jax_pmap.model import (
+    ADDED,
+    AROUND,
     GATHERED,
     OWN_SHARE,
     OWN_SIZE,
@@ -190,7 +192,8 @@ class Context:
             "own_size": any(sync.op == OWN_SIZE for sync in written(plan, self.backend)),
             "gather_joined": any(sync.joined for sync in written(plan, self.backend)),
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
-            "own_draws": self._own_draws(),
+            "own_draws": self._stands(AROUND),
+            "summed": self._stands(ADDED),
             "in_place_of": self.unit.is_substituted,
             "keeps": self.unit.keeps,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
@@ -248,14 +251,15 @@ class Context:
             unused |= {"Mesh", "NamedSharding", "P"}
         if not (self.unit.processes and self.split):
             unused.add("multihost_utils")
-        if not self._own_draws():
+        in_objects = self._stands(AROUND) or self._stands(ADDED)
+        if not in_objects:
             unused.add("contextlib")
         if not self._told() and not self.partition.wrapped:
             unused |= {"hashlib", "sys", "types"}
         layers = self._told_layers()
         if not any(part.equinox for part in self.partition.parts) and "equinox.nn" not in layers:
             unused.add("eqx")
-        graphs = self.plan.mutated or self._own_draws() or self._moded(graph=True)
+        graphs = self.plan.mutated or in_objects or self._moded(graph=True)
         if not graphs and "flax.nnx" not in layers:
             unused.add("nnx")
         libraries = {*layers, *(each.library for each in self.unit.intercepted)}
@@ -289,9 +293,9 @@ class Context:
         """Libraries whose layers the code tells the axis."""
         return () if self.backend is Backend.JIT else self.plan.layers
 
-    def _own_draws(self) -> bool:
-        """Whether the keys inside an object are folded."""
-        return self.backend is not Backend.JIT and any(sync.where == AROUND for sync in self.plan.syncs)
+    def _stands(self, where: str) -> bool:
+        """Whether something is done to what is inside objects: its keys are folded, what is added summed."""
+        return self.backend is not Backend.JIT and any(sync.where == where for sync in self.plan.syncs)
 
     def _moded(self, *, graph: bool) -> list[Argument]:
         """Arguments in which modules have a mode: as the attributes of a graph, or among the leaves."""

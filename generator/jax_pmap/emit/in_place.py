@@ -397,7 +397,7 @@ class _File:
             if text == BODY:
                 body = shifted(pieces.body, base + indent)
                 out += (
-                    as_written(self.parsed, body, self.unit, f"with {unit.names.own_draws}(")
+                    as_written(self.parsed, body, self.unit)
                     if verbatim and base + indent == self.base + self.unit
                     else body
                 )

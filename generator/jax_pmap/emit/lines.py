@@ -55,26 +55,34 @@ def shifted(text: str, base: str) -> list[str]:
     ]
 
 
-def as_written(parsed: ParsedSource, woven: list[str], unit: str, block: str = "") -> list[str]:
+#: How blocks begin that statements of the user's are put into, whatever the helper is called in full.
+_BLOCKS = ("with own_draws", "with summed")
+
+
+def as_written(parsed: ParsedSource, woven: list[str], unit: str) -> list[str]:
     """The lines of a woven definition; those that were there are character for character the user's.
 
-    They stand one step of indentation further in behind a line that begins with `block`.
+    They stand a step of indentation further in inside each block that they were put into.
     """
-    opens = (number for number, line in enumerate(woven) if block and line.strip().startswith(block))
-    moved = next(opens, len(woven))
     old = parsed.lines[parsed.definition.lineno - 1 : parsed.definition.end_lineno]
     matcher = difflib.SequenceMatcher(None, [each.strip() for each in old], [e.strip() for e in woven], False)
     within = _within_brackets(woven)
     out: list[str] = []
-    for kind, first, end, start, stop in matcher.get_opcodes():
-        if kind != "equal":
-            for number in range(start, stop):
+    around: list[int] = []
+    for kind, first, _, start, stop in matcher.get_opcodes():
+        for number in range(start, stop):
+            new = woven[number]
+            while around and new.strip() and number not in within and len(indent_of(new)) <= around[-1]:
+                around.pop()
+            line = old[first + number - start] if kind == "equal" else new
+            if kind != "equal":
                 # An argument in a line of its own would be laid out as a statement: `f=g` as an assignment.
-                out += [woven[number]] if number in within else _fitted(woven[number], unit)
-            continue
-        for number, line in zip(range(start, stop), old[first:end], strict=True):
-            # What is the same there and here is empty, or stands in a string.
-            out.append(unit + line if number > moved and line != woven[number] else line)
+                out += [line] if number in within else _fitted(line, unit)
+                if line.strip().startswith(_BLOCKS):
+                    around.append(len(indent_of(line)))
+            else:
+                # What is the same there and here is empty, or stands in a string.
+                out.append(unit * len(around) + line if line != new else line)
     return out
 
 

@@ -64,9 +64,10 @@ class Words:
     gather_joined: str = "gather_joined"
     gathered: str = "gathered"
     scattered: str = "scattered"
-    #: Helpers that fold the keys inside objects while the body runs, and that raise in place of the side of
-    #: an expression that a guard stands for.
+    #: Helpers that fold the keys inside objects while the body runs, that sum up what statements add to
+    #: objects, and that raise in place of the side of an expression that a guard stands for.
     own_draws: str = "own_draws"
+    summed: str = "summed"
     unseen: str = "unseen"
 
 

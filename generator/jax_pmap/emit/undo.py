@@ -57,7 +57,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
         if isinstance(node, ast.FunctionDef) and (match := _note(lines, node)) is not None
     }
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
-    rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged")
+    rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged", "summed")
     shares = {name for name, node in added if name.startswith(rows)}
     guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved", "unproved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
@@ -65,7 +65,8 @@ def taken_back(text: str, mark: Mark) -> str | None:
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
     restored = shifted(definition, base)
-    if holder is mapped and not undo.around.own_draws:  # the body stands as deep as it did
+    blocks = undo.around.own_draws or any(name.startswith("summed") for name in shares)
+    if holder is mapped and not blocks:  # every line stands as deep as it did
         restored = _as_written(lines[holder.lineno - 1 : holder.end_lineno], restored)
     changes = [
         (
@@ -373,6 +374,17 @@ class _Unweaving(cst.CSTTransformer):
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
         """The statement that what comes is in."""
         self._open.append(node)
+
+    def leave_With(  # noqa: N802
+        self, original: cst.With, updated: cst.With
+    ) -> cst.With | cst.FlattenSentinel[cst.BaseStatement]:
+        """The statement that what it adds to objects is summed up of."""
+        call = original.items[0].item
+        if not isinstance(call, cst.Call) or _dotted(call.func) not in self.shares:
+            return updated
+        assert isinstance(updated.body, cst.IndentedBlock)
+        first, *rest = updated.body.body
+        return cst.FlattenSentinel([first.with_changes(leading_lines=updated.leading_lines), *rest])
 
     def leave_BinaryOperation(  # noqa: N802
         self, original: cst.BinaryOperation, updated: cst.BinaryOperation

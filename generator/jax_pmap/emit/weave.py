@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -21,8 +20,10 @@ from jax_pmap.emit.names import USUAL, Words
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.emit.syntax import is_constant
-from jax_pmap.leaf_paths import dotted
+from jax_pmap.leaf_paths import STEP, dotted
 from jax_pmap.model import (
+    ADDED,
+    AROUND,
     DIVIDE,
     EXCHANGE,
     EXTREMES,
@@ -42,8 +43,6 @@ from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 from jax_pmap.worker.scopes import names_of_its_own
 
 RECORDER = "__jax_pmap__"
-#: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
-AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
 #: What a node becomes: another one, several, or nothing.
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
@@ -143,11 +142,15 @@ class Editor(cst.CSTTransformer):
         self.wrap: dict[tuple[int, int, int, int], dict[tuple[str, ...], Sync]] = {}
         #: Folds of the keys inside objects.
         self.around: list[Sync] = []
+        #: Sums of what statements add to objects.
+        self.added: dict[tuple[int, int, int, int], list[Sync]] = {}
         #: Calls that are given the name of the axis, with the parameter.
         self.named: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
             if sync.where == AROUND:
                 self.around.append(sync)
+            elif sync.where == ADDED:
+                self.added.setdefault(place(sync.span), []).append(sync)
             elif sync.op in AXIS_ARGUMENTS:
                 self.named[place(sync.span)] = sync
             elif sync.where == "after":
@@ -170,6 +173,7 @@ class Editor(cst.CSTTransformer):
                 for sync in syncs.values()
             ),
             *self.named.values(),
+            *(s for where, syncs in self.added.items() if (ADDED, where) not in self.used for s in syncs),
             *(s for s in self.around if place(s.span) != place(self.body.head)),
         ]
 
@@ -518,6 +522,7 @@ class Editor(cst.CSTTransformer):
         assert isinstance(updated, cst.SimpleStatementLine | cst.SimpleStatementSuite)
         lines: list[cst.BaseStatement] = []
         own: list[int] = []
+        blocks: dict[int, cst.With] = {}
         together: list[cst.BaseSmallStatement] = []
 
         def end_line() -> None:
@@ -527,9 +532,15 @@ class Editor(cst.CSTTransformer):
                 lines.append(cst.SimpleStatementLine([*together, last]))
                 together.clear()
 
-        for small, after in map(self.small, original.body, updated.body):
+        for whole, (small, after) in zip(
+            original.body, map(self.small, original.body, updated.body), strict=True
+        ):
+            block = self.summed(whole)
+            if block is not None:
+                end_line()
+                blocks[len(lines)] = block
             together.append(small)
-            if after:
+            if after or block is not None:
                 end_line()
                 lines += [cst.parse_statement(text, self.body.module.config_for_parsing) for text in after]
         if not lines:
@@ -537,10 +548,26 @@ class Editor(cst.CSTTransformer):
         end_line()
         # The comments above and behind the line stay with the user's own statements.
         lines[own[-1]] = lines[own[-1]].with_changes(trailing_whitespace=updated.trailing_whitespace)
+        for at, block in blocks.items():
+            lines[at] = block.with_changes(body=cst.IndentedBlock([lines[at]]))
         if isinstance(updated, cst.SimpleStatementSuite):
             return cst.IndentedBlock(lines)
         lines[own[0]] = lines[own[0]].with_changes(leading_lines=updated.leading_lines)
         return cst.FlattenSentinel(lines)
+
+    def summed(self, original: cst.BaseSmallStatement) -> cst.With | None:
+        """The block that a statement gets which adds to objects; None of others.
+
+        ``with summed(metrics.accuracy):``
+        """
+        statement = self.body.statement_nodes.get(original)
+        syncs = self.added.get(place(statement.span), []) if statement is not None else []
+        if not syncs:
+            return None
+        self.used.add((ADDED, place(syncs[0].span)))
+        objects = ", ".join(sync.value + path for sync in syncs for path in sync.paths)
+        call = cst.parse_expression(f"{self.words.summed}({objects})")
+        return cst.With([cst.WithItem(call)], cst.IndentedBlock([]))
 
     def small(
         self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
@@ -645,7 +672,7 @@ class Editor(cst.CSTTransformer):
         """Take note that nothing in a guarded place is emitted."""
         self.used |= {
             (kind, where)
-            for kind, table in (("after", self.after), ("wrap", self.wrap))
+            for kind, table in (("after", self.after), ("wrap", self.wrap), (ADDED, self.added))
             for where in table
             if inside(where, place(guard.span))
         }
@@ -707,9 +734,6 @@ def parenthesized(value: cst.BaseExpression) -> cst.BaseExpression:
     return enclosed(value) if isinstance(value, cst.Tuple) and not value.lpar else value
 
 
-TOKEN = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]]*)\]|\.\w+")
-
-
 def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
     """``norm(x, axis_name=AXIS)`` of ``norm(x)``, or of ``norm(x, axis_name=None)``."""
     given = cst.parse_expression(f"f({name}={value})")
@@ -739,7 +763,7 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
         below = [path for path in ops if path.startswith(prefix)]
         if not below:
             return value + prefix
-        tokens = list(dict.fromkeys(token.group() for p in below if (token := TOKEN.match(p, len(prefix)))))
+        tokens = list(dict.fromkeys(token.group() for p in below if (token := STEP.match(p, len(prefix)))))
         kind, _, size = containers[prefix].partition(" ")
         kind, *names = kind.split(".")
         if kind == "dict":

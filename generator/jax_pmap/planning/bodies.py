@@ -9,7 +9,7 @@ from jax_pmap.emit.callees import CallGraph, UserFunction, renamed
 from jax_pmap.emit.names import Words
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
 from jax_pmap.emit.weave import RECORDER, method_name
-from jax_pmap.model import Sync
+from jax_pmap.model import ADDED, Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
 from jax_pmap.reading.decorators import decorated
@@ -33,6 +33,15 @@ def {WORDS.own_draws}(*objects):
     nnx.update(objects, {JAX}.tree.map(fold, keys))
     yield
     nnx.update(objects, keys)
+
+@__jax_pmap_contextlib__.contextmanager
+def {WORDS.summed}(*objects):
+    from flax import nnx
+    before = {JAX}.tree.map(lambda old: old, nnx.state(objects))
+    nnx.update(objects, {JAX}.tree.map({JAX}.numpy.zeros_like, before))
+    yield
+    added = {JAX}.lax.psum(nnx.state(objects), {{axis}})
+    nnx.update(objects, {JAX}.tree.map({JAX}.numpy.add, before, added))
 
 def {WORDS.own_share}(tree, axis=0):
     def part(x):
@@ -238,9 +247,14 @@ class Bodies:
 
     def point_of(self, sync: Sync) -> int | None:
         """The point of the expression, or of the name, that a collective is taken of; None for neither."""
-        if sync.where == "after":
-            bound = (s for s in self.statements.values() if s.span == sync.span)
-            return next((point for s in bound for name, point in s.names if name == sync.value), None)
+        if sync.where in ("after", ADDED):
+            names = (
+                (name, point)
+                for s in self.statements.values()
+                if s.span == sync.span
+                for name, point in (s.touches if sync.where == ADDED else s.names)
+            )
+            return next((point for name, point in names if name == sync.value), None)
         found = (e for e in self.by_point.values() if e.span == sync.span and e.text == sync.value)
         return next((each.point for each in found), None)
 

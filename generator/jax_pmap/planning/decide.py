@@ -114,7 +114,7 @@ class Decider:
             return at_odds
         if self.mending.tests(state, events, watched):
             return None
-        apart = next((event for event in changes if not event.whole), None)
+        apart = next((event for event in changes if not event.whole and self.table.changes(event)), None)
         settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
         if settled and apart is None:
             return self._settled(state, answer, events, final)

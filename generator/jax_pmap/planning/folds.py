@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jax_pmap.emit.places import Body, Expression
-from jax_pmap.emit.weave import AROUND, woven_source
-from jax_pmap.model import FOLD, Refusal, Sync
+from jax_pmap.emit.weave import woven_source
+from jax_pmap.model import AROUND, FOLD, Refusal, Sync
 from jax_pmap.planning.coupling import fails_on_share, shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jax_pmap.emit.places import Expression, Statement, place
-from jax_pmap.model import DIVIDE, Refusal, Span, Sync
-from jax_pmap.planning.events import Event, State, containers_above, largest_parts
+from jax_pmap.leaf_paths import STEP
+from jax_pmap.model import ADDED, DIVIDE, Refusal, Span, Sync
+from jax_pmap.planning.events import Event, State, containers_above, is_part, largest_parts
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.worker.protocol import Row
 
@@ -345,13 +346,15 @@ class Mending:
         return [child for child in self.table.children.get(call.point, []) if child.point in first]
 
     def change(self, state: State, change: Event, events: Sequence[Event]) -> bool:
-        """Give a statement that changes an argument in place the whole of what it is called with.
+        """Sum up what a statement adds to an argument in place, or give it all of what it is called with.
 
         ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
         """
         statement = self.table.touched.get(change.point)
         if statement is None or statement.value is None or not self.table.by_point[statement.value].is_call:
             return False
+        if self._added(state, statement, change):
+            return True
         first = self.table.first_of(statement, events)
         given = [e for child in self.table.children.get(statement.value, []) for e in self._parts(child)]
         added = False
@@ -366,6 +369,27 @@ class Mending:
                 sync = self.table.gathered(part, event, int(kind.partition(" ")[2]), events)
                 added |= state.add(sync, change.point)
         return added
+
+    def _added(self, state: State, statement: Statement, change: Event) -> bool:
+        """Sum up what a statement adds to objects of Flax NNX, where it does nothing else to them.
+
+        It is told from what they had before by beginning with zeros, which every variable of them can.
+        """
+        found: dict[str, list[Row]] = {}
+        for leaf in change.leaves:
+            if leaf["kind"] != "varying":
+                continue
+            # The last two steps lead from the object to its variable, and to what that has.
+            ahead = [leaf["path"][: match.start()] for match in STEP.finditer(leaf["path"])][:-1]
+            below = {path: [e for e in change.leaves if is_part(e["path"], path)] for path in ahead}
+            largest = next((path for path in ahead if all(e.get("grown") for e in below[path])), None)
+            if largest is None:
+                return False  # It is given all examples, and so is what only adds.
+            found[largest] = below[largest]
+        name = next(name for name, point in statement.touches if point == change.point)
+        leaves = [leaf for parts in found.values() for leaf in parts]
+        sync = self.table.sync("psum", name, ADDED, statement.span, change, leaves)
+        return bool(found) and state.add(dataclasses.replace(sync, paths=tuple(found)), change.point)
 
     def left_apart(self, change: Event) -> Refusal:
         """What to say of an argument whose copies differ between devices after the call."""

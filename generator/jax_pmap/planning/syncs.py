@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from jax_pmap.emit.callees import CallGraph
+from jax_pmap.emit.callees import CallGraph, UserFunction
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.emit.sizes import is_part, is_size, names_in
 from jax_pmap.model import Span, Sync
@@ -34,25 +34,35 @@ class Placer(Bodies):
         `itemsize` gives the bytes of one element of a dtype, `mutated` are arguments that are changed in
         place, `settled` those that have no other values than those that are tried.
         """
-        super().__init__(body, call_graph, axis_name, settled)
         self.facts, self.itemsize, self.mutated = facts, itemsize, tuple(mutated)
+        #: Points behind statements that show what they left of an object that is changed in place. In what
+        #: the target calls these are calls for no result, and show what they left of any parameter.
+        self.touched: dict[int, Statement] = {}
+        super().__init__(body, call_graph, axis_name, settled)
         self.results = [
             s.value
             for s in body.statements.values()
             if s.kind == "return" and s.value is not None and s.scope == body.scope.index
         ]
         self.next_mention = self._next_mentions()
-        #: Points behind statements that show what they left of an argument that is changed in place.
-        self.touched = {
-            point: statement
-            for statement in body.statements.values()
-            for name, point in statement.touches
-            if name in mutated
-        }
         # Nearly always there is something to do in what is differentiated.
         for call in list(self.gradients.values()):
             if call.function not in {scope.name for scope in body.scopes.values()}:
                 self.open(call.function, body)
+
+    def _know(self, body: Body, home: UserFunction) -> None:
+        """Take the places of one more body into the tables."""
+        super()._know(body, home)
+        for statement in body.statements.values() if self.mutated else ():
+            for name, point in statement.touches:
+                if name in self.mutated if body is self.body else statement.kind == "other":
+                    self.touched[point] = statement
+
+    def changes(self, event: Event) -> bool:
+        """Whether an event shows an object that is changed in place: in a callee, if something was added."""
+        statement = self.touched.get(event.point)
+        own = statement is not None and self.body_of[statement.index] is self.body
+        return event.point < 0 or own or any(leaf.get("grown") for leaf in event.leaves)
 
     def _next_mentions(self) -> dict[tuple[int, str], Statement]:
         """For each name that a statement of the target binds, the next one that reads or binds it."""

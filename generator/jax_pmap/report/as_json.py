@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 from jax_pmap.emit.decomposed import DIAGONALS, TOGETHER
 from jax_pmap.emit.sizes import is_size
 from jax_pmap.model import (
+    ADDED,
+    AROUND,
     EXCHANGE,
     FOLD,
     GATHERED,
@@ -420,11 +422,13 @@ def _check(decoded: Any, path: str) -> None:
     """Refuse what has the right type and still cannot be meant; parts of it reach the emitted code."""
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
-        _check_choice(decoded.where, ("after", "wrap", "around"), f"{path}.where")
+        _check_choice(decoded.where, ("after", "wrap", AROUND, ADDED), f"{path}.where")
         if decoded.op in (FOLD, OWN_SHARE, OWN_SIZE) and decoded.where == "after":
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
-        if decoded.where == "around" and decoded.op != "fold_in":
+        if decoded.where == AROUND and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
+        if decoded.where == ADDED and decoded.op != "psum":
+            _refuse(f"`{path}.where` is `added`, which only psum can be.")
         if decoded.op not in SCATTERED and (decoded.op in IN_PARTS) != bool(decoded.like):
             _refuse(f"`{path}` has op `{decoded.op}` and like `{decoded.like}`.")
         if (decoded.op in ("all_gather", EXCHANGE, OWN_SHARE, *DIAGONALS)) != (decoded.axis is not None):

@@ -15,6 +15,8 @@ from markupsafe import Markup
 
 from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
+    ADDED,
+    AROUND,
     ON_DEVICE,
     Argument,
     Backend,
@@ -52,8 +54,8 @@ from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 #: Devices that are drawn; more are counted.
 DRAWN = 8
-#: Lines around the one that a refusal is about.
-AROUND = 4
+#: Lines above and below the one that a refusal is about.
+NEAR = 4
 #: Unchanged lines that are kept around changed ones.
 CONTEXT = 4
 
@@ -536,8 +538,10 @@ def _step(drawn: Communicated, syncs: Sequence[Sync]) -> Step:
     rounds = (2 if wire == "all-reduce" else 1) * (devices - 1) / devices
     names = [sync.value + path for sync in syncs for path in sync.paths]
     shown = first_few(names)
-    if first.where == "around":
+    if first.where == AROUND:
         what = "its keys are folded with the device's index: other numbers on each device"
+    if first.where == ADDED:
+        what = "what is added to it is summed over all devices"
     return Step(
         wire,
         first.op if written else wire or first.op,
@@ -752,8 +756,8 @@ def _excerpt(span: Span | None) -> Excerpt | None:
     from jax_pmap.report.refusals import file_and_line
 
     shown = file_and_line(span)[1]
-    first = max(span.line - 1 - AROUND, 0)
-    last = min(max(span.end_line, span.line) + AROUND, len(lines))
+    first = max(span.line - 1 - NEAR, 0)
+    last = min(max(span.end_line, span.line) + NEAR, len(lines))
     end_line = span.end_line or span.line
     end = span.end_column or len(lines[span.line - 1])
     mark = Mark(span.line - 1 - first, span.column, end_line - 1 - first, end, "wrong")

@@ -18,6 +18,8 @@ from rich.cells import cell_len
 
 from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
+    ADDED,
+    AROUND,
     DIVIDE,
     ON_DEVICE,
     Argument,
@@ -437,8 +439,10 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"
         if sync.op == "fold_in":
-            keys = "its keys" if sync.where == "around" else "key"
+            keys = "its keys" if sync.where == AROUND else "key"
             value += f": {keys} folded with the device's index"
+        elif sync.where == ADDED:
+            value += ": what is added to it"
         elif sync.op == DIVIDE:
             value += ": by the number of devices"
         elif sync.op in ("own_share", "own_size"):

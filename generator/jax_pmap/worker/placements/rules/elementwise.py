@@ -229,6 +229,11 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
     return placed(how, common_power(eq, places))
 
 
+def adds_part(x: Placement, y: Placement) -> bool:
+    """Whether a sum is of what is whole, and of a part of a sum over the devices."""
+    return WHOLE in (x, y) and any(place in (Partial(), Replicated(1)) for place in (x, y))
+
+
 def common_power(eq: Equation, places: Sequence[Placement]) -> Power:
     """The power that all operands have, those left out that are zero.
 
