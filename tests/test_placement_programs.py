@@ -1248,6 +1248,23 @@ def test_loops_over_what_another_has_stacked(
     assert same_meaning(jax.make_jaxpr(one)(X), jax.make_jaxpr(two)(X), ["rows"]) == same
 
 
+@pytest.mark.parametrize("second", [1, 2])
+def test_second_derivatives_of_moments_that_one_collective_is_for(second: int) -> None:
+    """As layers that normalise join them: the derivative of a slice is a pad, that of a pad one of less."""
+
+    def penalty(joined: bool) -> Callable[[Any], Any]:
+        def loss(x: Any) -> Any:
+            mean, square = jnp.mean(x, 0), jnp.mean(x**2, 0)
+            if joined:
+                mean, square = jnp.split(jnp.concatenate([mean, square]), 2)
+            return jnp.sum(jnp.tanh(x - mean) * square ** (second if joined else 2))
+
+        return jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))
+
+    one, other = (jax.make_jaxpr(penalty(joined))(X) for joined in (True, False))
+    assert same_meaning(one, other, ["x"]) == (second == 2)
+
+
 @pytest.mark.parametrize("carried", [False, True])
 def test_loops_that_make_what_they_go_over_once_more(carried: bool) -> None:
     """Rows that a later loop makes as an earlier one has, beside rows that were made of these."""

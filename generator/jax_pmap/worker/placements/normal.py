@@ -218,8 +218,17 @@ def _compare(below: str) -> Normal:
 
 
 def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
-    nothing = shape is not None and kind_of(dtype) in "fc" and all(map(t.is_zero, operands))
-    return t.fill(0, shape, dtype) if nothing else None
+    of, config = t[operands[0]].shape, dict(params)["padding_config"]
+    if shape is None or of is None:
+        return None
+    if kind_of(dtype) in "fc" and all(map(t.is_zero, operands)):
+        return t.fill(0, shape, dtype)
+    # With less than nothing around it is a slice: so jax differentiates what puts arrays together.
+    cut = [axis for axis, row in enumerate(config) if any(row)]
+    if len(cut) != 1 or max(config[cut[0]]) > 0:
+        return None
+    before, behind, _ = config[cut[0]]
+    return _part(t, operands[0], cut[0], -before, of[cut[0]] + behind, shape, dtype)
 
 
 def _slice(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -239,6 +248,15 @@ def _unstack(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
         return None
     at = int(given.get("result", 0))
     return _part(t, operands[0], given["axis"], at, at + 1, shape, dtype)
+
+
+def _split(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    given = dict(params)
+    if shape is None or t[operands[0]].shape is None:
+        return None
+    at = int(given.get("result", 0))
+    start = sum(map(int, given["sizes"][:at]))
+    return _part(t, operands[0], given["axis"], start, start + int(given["sizes"][at]), shape, dtype)
 
 
 def _part(t: Terms, term: Term, axis: int, start: int, stop: int, shape: Shape, dtype: str) -> "Term | None":
@@ -362,6 +380,7 @@ NORMAL.update(
         "pad": _pad,
         "slice": _slice,
         "unstack": _unstack,
+        "split": _split,
         "concatenate": _concatenate,
         "stack": _stack,
         "scatter_add": _scatter_add,
