@@ -22,6 +22,7 @@ from jax_pmap.worker.explain import with_cause
 from jax_pmap.worker.jaxpr.forward import Forward
 from jax_pmap.worker.perturb import perturb
 from jax_pmap.worker.protocol import Check, Failure
+from jax_pmap.worker.proving import check_count
 
 pytest_plugins = ["project"]
 
@@ -404,6 +405,35 @@ def test_a_run_says_which_outputs_told_something_and_what_a_wrong_one_is() -> No
     unlike = Failure("replicas", path="['mean']", why=prove.UNLIKE)
     assert run(outputs, unlike=unlike).failure == dataclasses.replace(unlike, on="the given inputs")
     assert run(lambda values: 1 / 0).raised.type == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize(
+    ("off", "wide", "runs_wide", "proved"),
+    [(1e-3, 0.0, True, True), (1e-3, 1e-6, True, False), (0.5, 0.0, True, False), (1e-3, 0.0, False, False)],
+)
+def test_where_a_rounding_decides_float64_tells(off, wide, runs_wide, proved) -> None:
+    """A `relu` goes another way in one layer: no more than rounding moves others, and in float32 alone."""
+
+    def outputs(values, by=0.0):
+        mean = jnp.mean(values["x"])
+        return {"decided": mean * (1 + by), "moved": jnp.sin(1e4 * mean)}
+
+    values = {"x": np.random.default_rng(0).normal(size=(24, 3)).astype("f")}
+    exact = units.Rounding(float(np.finfo(np.float64).eps))
+    question = dataclasses.replace(
+        asked(outputs, values), derived=True, exact=lambda: exact if runs_wide else None
+    )
+
+    def call(values):
+        return outputs(values, off if values["x"].dtype == np.float32 else wide)
+
+    parallel = Parallel(trials_of.Trials(question), lambda _: call, lambda leaves, count: None, 2)
+    checks = check_count(parallel, 24, with_given=True, plans=[("given", 0)])
+    assert [check.precision for check in checks] == (["float64", "given"] if proved else ["given"])
+    assert (checks[-1].failure is None) == proved
+    if proved:
+        assert checks[0].tolerance < 1e-9 and off < checks[1].tolerance < 0.5
+        assert checks[1].compared == 2
 
 
 def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:

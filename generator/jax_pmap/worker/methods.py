@@ -495,6 +495,7 @@ def new_trials(comparison: Comparison, left_out: Sequence[str], count: int) -> T
         sources=(target.fn,),
         derived=comparison.derived,
         others=comparison.others,
+        exact=lambda: None if (wide := widened(roles.statics)) is None else wide.rounding,
     )
     return Trials(question)
 

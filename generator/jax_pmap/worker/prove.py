@@ -344,6 +344,17 @@ def _bounds(
     ]
 
 
+def levelled(allowed: Sequence[Sequence[float]], trial: Trial) -> list[list[float]]:
+    """`allowed`, with every output as far off, for its size, as the one that may be farthest.
+
+    Those that are rounding alone do not count.
+    """
+    sizes = [[scale for _, scale in row] for row in moved_by(trial, ())]
+    rows = [list(zip(*row, strict=True)) for row in zip(allowed, sizes, strict=True)]
+    share = max((bound / scale for row in rows for bound, scale in row if bound < scale), default=0.0)
+    return [[max(bound, share * scale) for bound, scale in row] for row in rows]
+
+
 def apart(other: Trial, step: int, leaf: int, want: np.ndarray) -> float:
     """How far an output leaf of another run is from `want`; 0 where it has another shape."""
     got = host(jax.tree.leaves(other.results[step])[leaf])

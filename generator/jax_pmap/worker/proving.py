@@ -17,7 +17,7 @@ from .donation import check_donation
 from .exceptions import describe_exception, summary
 from .explain import with_cause
 from .few import is_equal, runs_on_few
-from .generator import groupings, repeat_draws
+from .generator import Shares, groupings, repeat_draws
 from .protocol import RETURNED, Check, Checks, Dtypes, Failure, Problem, Skipped
 from .sizes import check_odd, minds_size, program, run_many, sizes_drawn
 from .trials import Emitted, Question, Trials
@@ -96,18 +96,48 @@ def check_count(
         # Placed arguments are compiled for anew: once is enough.
         on_devices = kind == "given" and with_given
         check = run(on_devices=on_devices)
+        told = compiled(before, size, mesh or {}) if looks and check.raised is None else (None, None)
         if on_devices and (failure := check.failure) and failure.step and run().failure is None:
             check = dataclasses.replace(check, failure=dataclasses.replace(failure, on=RETURNED))
+        found = in_float64(parallel, check, shares, on_devices=on_devices)
+        check = found[-1]
         if looks and check.failure is None:
             looked = True
-            collectives, memory = compiled(before, size, mesh or {})
-            check = dataclasses.replace(check, collectives=collectives, memory=memory)
+            found[-1] = dataclasses.replace(check, collectives=told[0], memory=told[1])
         if check.failure is not None and parallel.passes_over(expected, check):
             continue  # It is named where `lost_nans` puts one in.
-        checks.append(check)
+        checks += found
         if check.failure is not None:
             break
     return checks
+
+
+def in_float64(parallel: Parallel, check: Check, shares: Shares | None, *, on_devices: bool) -> list[Check]:
+    """A run in the user's own dtypes, made again beside one in float64 where that tells that it was rounding.
+
+    Where a rounding decides, as which way a `relu` goes, the gradients behind it are others, and those of
+    other layers are not: what is measured of one run bounds no other. In float64 hardly any decides. So what
+    was derived equal, and is equal there, may be as far off in each output as rounding leads in any. Both are
+    called with the same arrays `on_devices`, of which code may make something else.
+    """
+    trials, failure = parallel.trials, check.failure
+    question = trials.question
+    own = check.precision == "given" and question.eps["given"] <= prove.NARROW
+    if failure is None or failure.what != "value" or failure.on == RETURNED or not (own and question.derived):
+        return [check]
+    if not trials.widen():
+        return [check]
+    about = Check(check.devices, "float64", check.batch, check.steps, check.inputs)
+    made = trials.at("float64", check.inputs, check.batch, shares)
+    exact = parallel.run(about, *made, shares, on_devices=on_devices)
+    if exact.failure is None:
+        trial, allowed = trials.at("given", check.inputs, check.batch, shares)
+        again = dataclasses.replace(about, precision="given")
+        levelled = prove.levelled(allowed, trial)
+        again = parallel.run(again, trial, levelled, shares, on_devices=on_devices)
+        if again.failure is None:
+            return [exact, again]
+    return [check]
 
 
 def check_layouts(parallel: Parallel, size: int, **how: Any) -> list[Check]:

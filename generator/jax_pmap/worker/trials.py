@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -83,6 +83,8 @@ class Question:
     derived: bool = False
     #: Whether there is room for other inputs than those given, where that is so.
     others: bool = True
+    #: Measures `rounding` in float64, where that was not done; None of a reference that does not run so.
+    exact: Callable[[], "Rounding | None"] = lambda: None
     #: The reference's code, in which names stand that it may look up.
     sources: tuple[Any, ...] = ()
     #: Whether the reference has loops of unknown length.
@@ -221,6 +223,19 @@ class Trials:
             with repeat_draws(shares):
                 self._made[asked] = self._make(*asked)
         return self._made[asked]
+
+    def widen(self) -> bool:
+        """Whether the reference runs in float64; from here on there are bounds for what it gives there."""
+        question = self.question
+        if "float64" in question.eps:
+            return True
+        wide = question.exact()
+        if wide is not None:
+            eps, rounding = {"float64": wide.coarsest}, {"float64": wide}
+            self.question = replace(
+                question, eps={**question.eps, **eps}, rounding={**question.rounding, **rounding}
+            )
+        return wide is not None
 
     def _run(self, kind: Dtypes, index: int, values: Values) -> Trial:
         question = self.question
