@@ -32,6 +32,8 @@ class Parallel:
     #: Finds what differs between the devices and should not, or lies elsewhere.
     replicas: Replicas
     count: int
+    #: Puts the inputs where the function finds them, anew for each comparison: a call may take them with it.
+    place: Callable[[Values], Values] = lambda values: values
 
     def run(
         self,
@@ -115,7 +117,7 @@ class Parallel:
         """
         question = self.trials.question
         seen: list[_Leaf] = []
-        copies, values = False, trial.values[0]
+        copies, values = False, self.place(trial.values[0])
         for step, want in enumerate(trial.results):
             try:
                 got = _called(call, values)

@@ -13,7 +13,7 @@ from . import nans, noise, protocol, prove, telling
 from .arguments import Values
 from .comparing import Parallel
 from .compiled import compiled, executables
-from .donation import check_donation
+from .donation import check_donation, watched
 from .exceptions import describe_exception, summary
 from .explain import with_cause
 from .few import is_equal, runs_on_few
@@ -242,6 +242,8 @@ class _Emitted:
             return
         call = functools.partial(question.invoke, function)
         parallel = self.parallel(count, call)
+        if emitted.donated and most:
+            parallel = watched(parallel, function, emitted.donated)
         if question.repeat:
             # What is wrong with the keys says more than the numbers that come of it.
             yield self.keys(call, count, size, run=False)
@@ -264,7 +266,7 @@ class _Emitted:
         if question.repeat and not question.derived and most:
             yield self.keys(call, count, size, run=True)
         if emitted.donated and most:
-            yield check_donation(parallel, function, emitted, size)
+            yield check_donation(parallel, emitted.asked.axis_name, size)
         if most and not question.derived and minds_size(question):
             # A branch on the size that was not taken raises by itself.
             many = run_many(parallel)
