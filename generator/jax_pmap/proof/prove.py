@@ -28,6 +28,7 @@ from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import ROOM, TIME, Session
+from jax_pmap.units import first_few
 from jax_pmap.worker import protocol
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
@@ -205,7 +206,7 @@ class _Proof:
             raise RefusalError(neither(found, why, target, comparison.overrides, by_size=by_size))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
-        notes = (*notes, *map(_only_as, plan.forms))
+        notes = (*notes, *_only_as(plan.forms))
         if plan.syncs and not self.how.global_view:
             notes = (*notes, *map(GRADIENT_OUTSIDE.format, told.own_gradients))
         if plan.too_few:
@@ -429,13 +430,19 @@ class _Proof:
             )
 
 
-def _only_as(form: protocol.FixedForm) -> str:
-    """What is said of a form of the inputs for which alone the code is right."""
-    if form.value:
-        return f"the code checks that `{form.leaf}` is {form.value}, as here"
-    if form.axis is None:
-        return f"the code checks that `{form.argument}` has the ranks, kinds and parts that it has here"
-    return f"the code checks that axis {form.axis} of `{form.leaf}` is as long as it is here"
+def _only_as(forms: Sequence[protocol.FixedForm]) -> Iterator[str]:
+    """What is said of forms of the inputs for which alone the code is right, of alike values in one line."""
+    alike: dict[str, list[str]] = {}
+    for form in forms:
+        if form.value:
+            alike.setdefault(form.value, []).append(f"`{form.leaf}`")
+        elif form.axis is None:
+            yield f"the code checks that `{form.argument}` has the ranks, kinds and parts that it has here"
+        else:
+            yield f"the code checks that axis {form.axis} of `{form.leaf}` is as long as it is here"
+    for value, leaves in alike.items():
+        verb = "is" if len(leaves) == 1 else "are"
+        yield f"the code checks that {first_few(leaves)} {verb} {value}, as here"
 
 
 def about(seconds: float) -> str:
