@@ -2124,6 +2124,36 @@ def test_integers_are_no_parameters_whatever_they_are_called(project):
     assert "sigma batch axis 0" in result.words
 
 
+def test_two_layers_ahead_of_the_data_are_no_batch(shared: Project) -> None:
+    """From (12, 16) to (16, 8), all pairs of the rows of two samples: hidden units would be less to send."""
+    shared.write(
+        "samples.py",
+        """
+        import jax.numpy as jnp
+
+
+        def discrepancy(net, real, made):
+            def kernel(u, v):
+                return jnp.exp(-jnp.sum((u[:, None] - v[None]) ** 2, -1)).mean()
+
+            u, v = (jnp.tanh(each @ net["in"]) @ net["out"] for each in (real, made))
+            return kernel(u, u) + kernel(v, v) - 2 * kernel(u, v)
+        """,
+    )
+    words = (
+        "--arg",
+        "net={in: f32[12,16], out: f32[16,8]}",
+        "--arg",
+        "real=f32[24,12]",
+        "--arg",
+        "made=f32[24,12]",
+    )
+    found = shared.run("plan", "samples.py::discrepancy", *words)
+    assert found.exit_code == 0, found.stderr
+    assert "real batch axis 0" in found.words and "made batch axis 0" in found.words
+    assert "net replicated" in found.words
+
+
 def test_several_rows_for_each_example_are_told_where_a_call_cannot_be_read(project):
     # Pairs of a preferred and another answer, one half behind the other, beside a number for each pair.
     project.write(

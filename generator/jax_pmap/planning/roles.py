@@ -361,9 +361,10 @@ class RoleFinder:
             elif not has_rows(argument) or name in self.facts.returned_names:
                 data = 0.1
             else:
-                # Of arguments nothing is known about, the first is the likeliest data.
-                unknown += 1
-                data = 0.6 if unknown == 1 else 0.3
+                # Of arguments nothing is known about, the first is the likeliest data: not two layers.
+                likely = has_rows(argument, at_one_axis=True)
+                unknown += likely
+                data = 0.6 if likely and unknown == 1 else 0.3
             for index, leaf in enumerate(argument["leaves"]):
                 if leaf["category"] in ("array", "key") and (name, index) not in self.keys:
                     out.append(_Leaf(name, index, tuple(leaf["shape"]), data))
@@ -776,10 +777,11 @@ def are_integers(argument: Described) -> bool:
     return bool(arrays) and all(leaf["dtype"].startswith(("int", "uint", "bool")) for leaf in arrays)
 
 
-def has_rows(argument: Described) -> bool:
+def has_rows(argument: Described, *, at_one_axis: bool = False) -> bool:
     """Whether the arrays of an argument have a size in common as one of their first two, as layers have not.
 
-    Beside what is (time, batch, …), a carried state is (batch, …).
+    Beside what is (time, batch, …), a carried state is (batch, …); and beside a layer (8, 16) one that is
+    (16, 4): such have none `at_one_axis`.
     """
     shapes = [
         leaf["shape"][:2] for leaf in argument["leaves"] if leaf["category"] == "array" and leaf["shape"]
@@ -787,4 +789,4 @@ def has_rows(argument: Described) -> bool:
     common = {size for size in shapes[0] if all(size in shape for shape in shapes)} if shapes else set()
     # Layers from and to one width, (8, 16) and (16, 8), have both sizes, and each at either axis.
     apart = {size for size in common if len({shape.index(size) for shape in shapes}) > 1}
-    return not shapes or bool(common - apart) or len(apart) == 1
+    return not shapes or bool(common - apart) or (len(apart) == 1 and not at_one_axis)
