@@ -257,8 +257,14 @@ def feed(values: Values, result: Any, chain: Sequence[tuple[str, Sequence[Any]]]
         if jax.tree.structure(part) == jax.tree.structure(out[name]) and (
             list(map(shape_of, jax.tree.leaves(part))) == list(map(shape_of, jax.tree.leaves(out[name])))
         ):
-            out[name] = part
+            out[name] = jax.tree.map(like_given, part, out[name])
     return out
+
+
+def like_given(new: Any, given: Any) -> Any:
+    """A number as an array where one was given, which is weakly typed too: code may tell these apart."""
+    is_number = not hasattr(new, "dtype") and isinstance(given, jax.Array)
+    return jax.numpy.asarray(new) if is_number else new
 
 
 Reference = Callable[[Values], Any]
