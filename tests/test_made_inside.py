@@ -425,3 +425,12 @@ def test_a_population_that_a_library_gives_beside_its_state_is_divided(
     text = " ".join(made.stdout.split())
     assert "population, state = ask(key, state) population = own_share(population)" in text
     assert "jax.lax.all_gather(costs, axis_name=AXIS, axis=0, tiled=True)" in text
+    plan = shared.run(
+        "plan", "evolved.py::evolve", "--inputs", "evolved.py::inputs", "--output-format", "json"
+    )
+    shared.write("evolved.json", plan.stdout)
+    again = shared.run(
+        "gen", "evolved.py::evolve", "--inputs", "evolved.py::inputs", "--plan", "evolved.json"
+    )
+    assert again.exit_code == 0, again.stderr
+    assert "population = own_share(population)" in again.stdout

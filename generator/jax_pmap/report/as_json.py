@@ -423,7 +423,7 @@ def _check(decoded: Any, path: str) -> None:
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
         _check_choice(decoded.where, ("after", "wrap", AROUND, ADDED), f"{path}.where")
-        if decoded.op in (FOLD, OWN_SHARE, OWN_SIZE) and decoded.where == "after":
+        if decoded.op in (FOLD, OWN_SIZE) and decoded.where == "after":
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
         if decoded.where == AROUND and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
