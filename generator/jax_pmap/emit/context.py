@@ -192,8 +192,8 @@ class Context:
             "own_size": any(sync.op == OWN_SIZE for sync in written(plan, self.backend)),
             "gather_joined": any(sync.joined for sync in written(plan, self.backend)),
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
-            "own_draws": self._stands(AROUND),
-            "summed": self._stands(ADDED),
+            "own_draws": self._changes_objects(AROUND),
+            "summed": self._changes_objects(ADDED),
             "in_place_of": self.unit.is_substituted,
             "keeps": self.unit.keeps,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
@@ -251,7 +251,7 @@ class Context:
             unused |= {"Mesh", "NamedSharding", "P"}
         if not (self.unit.processes and self.split):
             unused.add("multihost_utils")
-        in_objects = self._stands(AROUND) or self._stands(ADDED)
+        in_objects = self._changes_objects(AROUND) or self._changes_objects(ADDED)
         if not in_objects:
             unused.add("contextlib")
         if not self._told() and not self.partition.wrapped:
@@ -293,8 +293,8 @@ class Context:
         """Libraries whose layers the code tells the axis."""
         return () if self.backend is Backend.JIT else self.plan.layers
 
-    def _stands(self, where: str) -> bool:
-        """Whether something is done to what is inside objects: its keys are folded, what is added summed."""
+    def _changes_objects(self, where: str) -> bool:
+        """Whether keys inside objects are folded (`AROUND`), or what is added to them is summed (`ADDED`)."""
         return self.backend is not Backend.JIT and any(sync.where == where for sync in self.plan.syncs)
 
     def _moded(self, *, graph: bool) -> list[Argument]:

@@ -55,8 +55,8 @@ def shifted(text: str, base: str) -> list[str]:
     ]
 
 
-#: How blocks begin that statements of the user's are put into, whatever the helper is called in full.
-_BLOCKS = ("with own_draws", "with summed")
+#: What the helpers of blocks that statements of the user's are put into begin with, as they are named.
+BLOCKS = ("own_draws", "summed")
 
 
 def as_written(parsed: ParsedSource, woven: list[str], unit: str) -> list[str]:
@@ -74,15 +74,15 @@ def as_written(parsed: ParsedSource, woven: list[str], unit: str) -> list[str]:
             new = woven[number]
             while around and new.strip() and number not in within and len(indent_of(new)) <= around[-1]:
                 around.pop()
-            line = old[first + number - start] if kind == "equal" else new
-            if kind != "equal":
-                # An argument in a line of its own would be laid out as a statement: `f=g` as an assignment.
-                out += [line] if number in within else _fitted(line, unit)
-                if line.strip().startswith(_BLOCKS):
-                    around.append(len(indent_of(line)))
-            else:
+            if kind == "equal":
+                line = old[first + number - start]
                 # What is the same there and here is empty, or stands in a string.
-                out.append(unit * len(around) + line if line != new else line)
+                out.append(line if line == new else unit * len(around) + line)
+                continue
+            # An argument in a line of its own would be laid out as a statement: `f=g` as an assignment.
+            out += [new] if number in within else _fitted(new, unit)
+            if new.strip().startswith(tuple(f"with {name}" for name in BLOCKS)):
+                around.append(len(indent_of(new)))
     return out
 
 

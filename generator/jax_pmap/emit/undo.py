@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import libcst as cst
 
-from jax_pmap.emit.lines import indent_of, prefixed, shifted
+from jax_pmap.emit.lines import BLOCKS, indent_of, prefixed, shifted
 from jax_pmap.emit.mark import LINE, Mark, marks
 from jax_pmap.model import FOLD, Source
 from jax_pmap.syntax.definitions import Function, find
@@ -57,7 +57,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
         if isinstance(node, ast.FunctionDef) and (match := _note(lines, node)) is not None
     }
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
-    rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged", "summed")
+    rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged", *BLOCKS)
     shares = {name for name, node in added if name.startswith(rows)}
     guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved", "unproved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
@@ -65,8 +65,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
     restored = shifted(definition, base)
-    blocks = undo.around.own_draws or any(name.startswith("summed") for name in shares)
-    if holder is mapped and not blocks:  # every line stands as deep as it did
+    if holder is mapped and not any(name.startswith(BLOCKS) for name in shares):  # all is as deep as it was
         restored = _as_written(lines[holder.lineno - 1 : holder.end_lineno], restored)
     changes = [
         (
@@ -233,16 +232,12 @@ class _Around:
     wrapped: frozenset[str]
     #: Source of the objects that are changed in place, or ``""``.
     objects: str
-    #: Names of the helper that takes arguments apart, and of the one that folds the keys in objects.
+    #: Names of the helper that takes arguments apart.
     partition: frozenset[str]
-    own_draws: frozenset[str]
 
     def taken_out(self, statements: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """The statements of a body without any of it."""
-        kept: list[cst.BaseStatement] = []
-        for line in statements:
-            opened = self._opened(line)
-            kept += [line] if opened is None else opened
+        kept = list(statements)
         while kept and self._puts_together(kept[0]):
             del kept[0]
         if self.objects and kept and self._hands_out(kept[-1]):
@@ -252,15 +247,6 @@ class _Around:
         block = cst.IndentedBlock(kept).visit(_ReturnsOfArrays(self))
         assert isinstance(block, cst.IndentedBlock)
         return list(block.body)
-
-    def _opened(self, line: cst.BaseStatement) -> list[cst.BaseStatement] | None:
-        """What stands in the ``with`` that folds keys; None for another statement."""
-        if not isinstance(line, cst.With) or not isinstance(line.body, cst.IndentedBlock):
-            return None
-        call = line.items[0].item
-        if not isinstance(call, cst.Call) or _dotted(call.func) not in self.own_draws:
-            return None
-        return list(line.body.body)
 
     def _puts_together(self, line: cst.BaseStatement) -> bool:
         """Whether a statement gives an argument the constants back that were taken from it."""
@@ -316,11 +302,8 @@ def _around(drop_in: Function, holder: Function, added: Sequence[tuple[str, ast.
             first, second = node.args
             if ast.unparse(node.func).endswith(".update") and ".state(" in ast.unparse(second):
                 objects = ast.unparse(first).strip("()")
-    named = {start: frozenset(name for name, _ in added if name.startswith(start)) for start in _AROUND}
-    return _Around(frozenset(mapped - own), frozenset(wrapped), objects, *named.values())
-
-
-_AROUND = ("partition", "own_draws")
+    partition = frozenset(name for name, _ in added if name.startswith("partition"))
+    return _Around(frozenset(mapped - own), frozenset(wrapped), objects, partition)
 
 
 class _ReturnsOfArrays(cst.CSTTransformer):
@@ -374,17 +357,6 @@ class _Unweaving(cst.CSTTransformer):
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
         """The statement that what comes is in."""
         self._open.append(node)
-
-    def leave_With(  # noqa: N802
-        self, original: cst.With, updated: cst.With
-    ) -> cst.With | cst.FlattenSentinel[cst.BaseStatement]:
-        """The statement that what it adds to objects is summed up of."""
-        call = original.items[0].item
-        if not isinstance(call, cst.Call) or _dotted(call.func) not in self.shares:
-            return updated
-        assert isinstance(updated.body, cst.IndentedBlock)
-        first, *rest = updated.body.body
-        return cst.FlattenSentinel([first.with_changes(leading_lines=updated.leading_lines), *rest])
 
     def leave_BinaryOperation(  # noqa: N802
         self, original: cst.BinaryOperation, updated: cst.BinaryOperation
@@ -498,6 +470,20 @@ class _Unweaving(cst.CSTTransformer):
         self._open.pop()
         return updated
 
+    def _taken_from_block(
+        self, original: cst.BaseStatement, updated: cst.BaseStatement
+    ) -> list[cst.BaseStatement] | None:
+        """What was put into a block that folds keys, or sums up what is added; None of another statement."""
+        if not isinstance(original, cst.With) or not isinstance(updated, cst.With):
+            return None
+        call = original.items[0].item
+        if not isinstance(call, cst.Call) or _dotted(call.func) not in self.shares:
+            return None
+        assert isinstance(updated.body, cst.IndentedBlock)
+        first, *rest = updated.body.body
+        above = (*updated.leading_lines, *getattr(first, "leading_lines", ()))
+        return [first.with_changes(leading_lines=above), *rest]
+
     def leave_IndentedBlock(  # noqa: N802
         self, original: cst.IndentedBlock, updated: cst.IndentedBlock
     ) -> cst.IndentedBlock:
@@ -505,6 +491,9 @@ class _Unweaving(cst.CSTTransformer):
         kept: list[_Small] = []
         gone: set[str] = set()
         for before, line in zip(original.body, updated.body, strict=True):
+            if (inside := self._taken_from_block(before, line)) is not None:
+                kept += inside
+                continue
             name = _left_alone(line) if any(before is each for each in self.touched) else None
             if name is not None:
                 gone.add(name)

@@ -187,6 +187,11 @@ class Editor(cst.CSTTransformer):
             value = f"{self.jax}.lax.stop_gradient({value})"
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
 
+    def own_share(self, sync: Sync, value: str) -> str:
+        """Source of the device's part of a value that all devices have whole."""
+        axis = f", axis={sync.axis}" if sync.axis else ""
+        return f"{self.words.own_share}({value}{axis})"
+
     def divided(self, sync: Sync, value: str) -> str:
         """Source of a value divided by the number of devices, or of all leaves of one."""
         if not sync.containers:
@@ -400,7 +405,7 @@ class Editor(cst.CSTTransformer):
         if sync.constant:
             value = call_on(f"{self.jax}.lax.stop_gradient(x)", parenthesized(value))
         if sync.op == OWN_SHARE:
-            return call_on(f"{self.words.own_share}(x{axis})", value)
+            return call_on(self.own_share(sync, "x"), value)
         if sync.op == DIVIDE and sync.containers:
             return call_on(self.divided(sync, "x"), value, at=1)
         if sync.op == DIVIDE:
@@ -606,8 +611,7 @@ class Editor(cst.CSTTransformer):
             if sync.like:
                 lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
             elif sync.op == OWN_SHARE:
-                axis = f", axis={sync.axis}" if sync.axis else ""
-                lines.append(f"{sync.value} = {self.words.own_share}({sync.value}{axis})")
+                lines.append(f"{sync.value} = {self.own_share(sync, sync.value)}")
             elif sync.op == DIVIDE and sync.paths == ("",):
                 lines.append(f"{sync.value} = {self.divided(sync, sync.value)}")
             elif sync.paths == ("",):

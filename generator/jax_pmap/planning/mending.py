@@ -382,7 +382,7 @@ class Mending:
             # The last two steps lead from the object to its variable, and to what that has.
             ahead = [leaf["path"][: match.start()] for match in STEP.finditer(leaf["path"])][:-1]
             below = {path: [e for e in change.leaves if is_part(e["path"], path)] for path in ahead}
-            largest = next((path for path in ahead if all(e.get("grown") for e in below[path])), None)
+            largest = next((path for path in ahead if all(e.get("incremented") for e in below[path])), None)
             if largest is None:
                 return False  # It is given all examples, and so is what only adds.
             found[largest] = below[largest]

@@ -251,9 +251,10 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if found is not None and undivided and is_divided(found.observation):
             # Derivatives by hidden units, that is, and the batch whole on every device.
             found = None
-        if found is not None and tried.refusal is not None and finder.divides_state(roles):
+        in_vain = found is not None and found.observation.work > MOST_OF_IT
+        if in_vain and tried.refusal is not None and finder.divides_state(roles):
             # Hidden units, say, while every device goes on with all examples, which depend on each other.
-            found = None if found.observation.work > MOST_OF_IT else found
+            found = None
         if found is not None and _leaves_more(found, tried.fallback):
             found = None
         if found is not None and case.saved is None:

@@ -152,13 +152,13 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
         type=own.__qualname__,
         owner=defining.__qualname__,
         frozen=isinstance(head, tuple) or bool(parameters and parameters.frozen),
-        as_written=name not in getattr(head, "__dict__", ()) and _stands_in(defining, name),
+        as_written=name not in getattr(head, "__dict__", ()) and _is_as_defined(defining, name),
         module=defining.__module__,
         named=named(defining.__module__, defining.__qualname__) is defining,
     )
 
 
-def _stands_in(owner: type, name: str) -> bool:
+def _is_as_defined(owner: type, name: str) -> bool:
     """Whether what a class has by a name is a function that its text defines by that, without a wrapper."""
     function = inspect.getattr_static(owner, name)
     return (

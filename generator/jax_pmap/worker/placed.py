@@ -246,7 +246,7 @@ def placed_events(
     point that is passed a different number of times on a share than on the whole batch (a loop over rows)
     has ``"unaligned"``, and a leaf ``"together"`` that is a split argument put together again: its number. A
     mean that something is added to which is whole, as ``w - 0.1 * grads``, is ``"updated"``; what is whole,
-    with a part of a sum over the devices added, as ``total + losses.sum()``, is ``"grown"``.
+    with a part of a sum over the devices added, as ``total + losses.sum()``, is ``"incremented"``.
 
     Raises:
         Apart: the shares are traced to other programs for other counts of devices.
@@ -300,8 +300,8 @@ def placed_events(
                 answer["leaves"] += [leaf] if leaf is not None else []
                 if leaf is None or number not in found:
                     continue
-                if found[number][0].term in walk.grown:
-                    leaf["grown"] = True
+                if found[number][0].term in walk.increments:
+                    leaf["incremented"] = True
                 if walk.is_zero(found[number][0]):
                     zeros.append((point, leaf))
                 if leaf["kind"] == "pmean" and adds(whole.terms, found[number][0].term, whole_inputs):

@@ -350,10 +350,10 @@ def _bounds(
     ]
 
 
-def levelled(allowed: Sequence[Sequence[float]], trial: Trial) -> list[list[float]]:
-    """`allowed`, with every output as far off, for its size, as the one that may be farthest.
+def uniform_bounds(allowed: Sequence[Sequence[float]], trial: Trial) -> list[list[float]]:
+    """Absolute error allowed per step and leaf, relative to its size the same for all: the largest `allowed`.
 
-    Those that are rounding alone do not count.
+    Leaves that are rounding alone, of which as much is allowed as they are large, do not count.
     """
     sizes = [[scale for _, scale in row] for row in moved_by(trial, ())]
     rows = [list(zip(*row, strict=True)) for row in zip(allowed, sizes, strict=True)]

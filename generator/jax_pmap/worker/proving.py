@@ -136,8 +136,8 @@ def in_float64(parallel: Parallel, check: Check, shares: Shares | None, *, on_de
     if exact.failure is None:
         trial, allowed = trials.at("given", check.inputs, check.batch, shares)
         again = dataclasses.replace(about, precision="given")
-        levelled = prove.levelled(allowed, trial)
-        again = parallel.run(again, trial, levelled, shares, on_devices=on_devices)
+        uniform = prove.uniform_bounds(allowed, trial)
+        again = parallel.run(again, trial, uniform, shares, on_devices=on_devices)
         if again.failure is None:
             return [exact, again]
     return [check]

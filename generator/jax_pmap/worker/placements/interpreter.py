@@ -70,7 +70,7 @@ from .lattice import (
 )
 from .measure import measured, supposed
 from .rounds import grouped, of_groups
-from .rules.elementwise import adds_part, describe
+from .rules.elementwise import describe, is_increment
 from .rules.offsets import offset
 from .terms import Shape, Term, Terms
 
@@ -328,7 +328,7 @@ class Interpreter:
         #: Those behind which the traces are other programs, where it `supposes`: nothing is known of them.
         self.cut: set[int] = set()
         #: Sums, of which no relation is claimed, of what is whole and a part of a sum over the devices.
-        self.grown: set[Term] = set()
+        self.increments: set[Term] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
         #: Whether there is a loop that may be one over microbatches.
@@ -917,8 +917,8 @@ class Interpreter:
             if any(isinstance(place, Unknown) for place in places):
                 lost = next(place for place in places if isinstance(place, Unknown))
                 made.append(self.unknown(lost.reason, lost.equations))
-                if name == "add" and adds_part(*(operand.places[0] for operand in operands)):
-                    self.grown.add(made[-1].term)
+                if name == "add" and is_increment(*(operand.places[0] for operand in operands)):
+                    self.increments.add(made[-1].term)
                 continue
             if same is not None:
                 if not self._same_form(params):

@@ -229,8 +229,8 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
     return placed(how, common_power(eq, places))
 
 
-def adds_part(x: Placement, y: Placement) -> bool:
-    """Whether a sum is of what is whole, and of a part of a sum over the devices."""
+def is_increment(x: Placement, y: Placement) -> bool:
+    """Whether a sum is of what is whole and a part of a sum over the devices: ``total + losses.sum()``."""
     return WHOLE in (x, y) and any(place in (Partial(), Replicated(1)) for place in (x, y))
 
 
