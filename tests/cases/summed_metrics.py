@@ -18,9 +18,9 @@ class Metrics(nnx.Module):
         self.tags = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
         self.known = nnx.metrics.Average("losses")
 
-    def note(self, loss, losses, logits, batch):
-        # The loss is the mean of all words, the second one adds up those of known words.
-        self.tags.update(loss=loss, logits=logits, labels=batch["tags"])
+    def note(self, losses, logits, batch):
+        # Of the loss it adds up means, of known words their losses.
+        self.tags.update(loss=losses.mean(), logits=logits, labels=batch["tags"])
         self.known.update(losses=losses, mask=batch["words"] > 9)
 
 
@@ -32,7 +32,7 @@ def train_step(model, optimizer, metrics, batch):
         return losses.mean(), (losses, logits)
 
     (loss, (losses, logits)), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
-    metrics.note(loss, losses, logits, batch)
+    metrics.note(losses, logits, batch)
     optimizer.update(model, grads)
     return loss
 
@@ -63,16 +63,17 @@ from summed_metrics import Metrics
 AXIS = "batch"
 
 
-def metrics_note(self, loss, losses, logits, batch):
+def metrics_note(self, losses, logits, batch):
     if type(self).note is not Metrics.note:
         raise TypeError(
             f"`{type(self).__name__}.note` is not `Metrics.note`, which this "
             "code was proved with; to allow it, generate again with inputs "
             "that use it"
         )
-    # The loss is the mean of all words, the second one adds up those of known words.
+    # Of the loss it adds up means, of known words their losses.
     with summed(self.tags.accuracy):
-        self.tags.update(loss=loss, logits=logits, labels=batch["tags"])
+        mean = jax.lax.pmean(losses.mean(), axis_name=AXIS)
+        self.tags.update(loss=mean, logits=logits, labels=batch["tags"])
     with summed(self.known):
         self.known.update(losses=losses, mask=batch["words"] > 9)
 
@@ -90,7 +91,7 @@ def p_train_step(model, optimizer, metrics, batch):
 
     (loss, (losses, logits)), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
     loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)
-    metrics_note(metrics, loss, losses, logits, batch)
+    metrics_note(metrics, losses, logits, batch)
     optimizer.update(model, grads)
     return loss, (model, optimizer, metrics)
 

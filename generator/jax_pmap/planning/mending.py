@@ -346,50 +346,54 @@ class Mending:
         return [child for child in self.table.children.get(call.point, []) if child.point in first]
 
     def change(self, state: State, change: Event, events: Sequence[Event]) -> bool:
-        """Sum up what a statement adds to an argument in place, or give it all of what it is called with.
+        """Give a statement that changes an argument in place all of what it is called with.
 
         ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
         """
         statement = self.table.touched.get(change.point)
         if statement is None or statement.value is None or not self.table.by_point[statement.value].is_call:
             return False
-        if self._added(state, statement, change):
-            return True
         first = self.table.first_of(statement, events)
         given = [e for child in self.table.children.get(statement.value, []) for e in self._parts(child)]
+        seen = [(part, first[part.point]) for part in given if part.point in first]
+        partial = [part for part, event in seen if event.whole_op(True) and event.partial(True)]
+        origins = [origin for part in partial for origin in self.table.origins(part, first)]
+        if self.table.wrap_all(state, origins, first, numbers=True):
+            return True  # The rest may be a sum of what is added then.
         added = False
-        for part in given:
-            event = first.get(part.point)
-            if event is None or event.unaligned:
-                continue
+        for part, event in seen:
             axes = {leaf["kind"] for leaf in event.arrays}
-            if event.whole_op(True) and event.partial(True):
-                added |= self.table.wrap_all(state, self.table.origins(part, first), first, numbers=True)
-            elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
+            if not event.unaligned and len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
                 sync = self.table.gathered(part, event, int(kind.partition(" ")[2]), events)
                 added |= state.add(sync, change.point)
         return added
 
-    def _added(self, state: State, statement: Statement, change: Event) -> bool:
-        """Sum up what a statement adds to objects of Flax NNX, where it does nothing else to them.
+    def increment(self, state: State, change: Event) -> bool:
+        """Sum up what a statement adds to objects of Flax NNX, where it does nothing else to their variables.
 
         It is told from what they had before by beginning with zeros, which every variable of them can.
         """
+        statement = self.table.touched.get(change.point)
+        if statement is None or statement.value is None or not self.table.by_point[statement.value].is_call:
+            return False
+        # What is added to zeros is a part of a sum, as of all that `metrics.reset()` goes before.
+        partial = [leaf for leaf in change.leaves if leaf["kind"] != "replicated"]
+        sums = [leaf for leaf in change.leaves if leaf["kind"] == "psum" or leaf.get("incremented")]
+        if not any(leaf in partial and leaf.get("incremented") for leaf in sums):
+            return False
         found: dict[str, list[Row]] = {}
-        for leaf in change.leaves:
-            if leaf["kind"] != "varying":
-                continue
+        for leaf in partial:
             # The last two steps lead from the object to its variable, and to what that has.
             ahead = [leaf["path"][: match.start()] for match in STEP.finditer(leaf["path"])][:-1]
             below = {path: [e for e in change.leaves if is_part(e["path"], path)] for path in ahead}
-            largest = next((path for path in ahead if all(e.get("incremented") for e in below[path])), None)
+            largest = next((path for path in ahead if all(e in sums for e in below[path])), None)
             if largest is None:
                 return False  # It is given all examples, and so is what only adds.
             found[largest] = below[largest]
         name = next(name for name, point in statement.touches if point == change.point)
         leaves = [leaf for parts in found.values() for leaf in parts]
         sync = self.table.sync("psum", name, ADDED, statement.span, change, leaves)
-        return bool(found) and state.add(dataclasses.replace(sync, paths=tuple(found)), change.point)
+        return state.add(dataclasses.replace(sync, paths=tuple(found)), change.point)
 
     def left_apart(self, change: Event) -> Refusal:
         """What to say of an argument whose copies differ between devices after the call."""

@@ -62,7 +62,8 @@ class Placer(Bodies):
         """Whether an event shows an object that is changed in place: in a callee, if something was added."""
         statement = self.touched.get(event.point)
         own = statement is not None and self.body_of[statement.index] is self.body
-        return event.point < 0 or own or any(leaf.get("incremented") for leaf in event.leaves)
+        added = any(leaf.get("incremented") or leaf.get("updated") for leaf in event.leaves)
+        return event.point < 0 or own or added
 
     def _next_mentions(self) -> dict[tuple[int, str], Statement]:
         """For each name that a statement of the target binds, the next one that reads or binds it."""

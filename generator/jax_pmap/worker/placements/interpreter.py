@@ -327,7 +327,7 @@ class Interpreter:
         self.not_whole: set[int] = set()
         #: Those behind which the traces are other programs, where it `supposes`: nothing is known of them.
         self.cut: set[int] = set()
-        #: Sums, of which no relation is claimed, of what is whole and a part of a sum over the devices.
+        #: Sums of what is whole and a part of a sum over the devices.
         self.increments: set[Term] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
@@ -824,8 +824,10 @@ class Interpreter:
                 layouts=self.layouts,
             )
             columns.append(self._along(eq, places, equations[0], count))
-        term_of = self._meanings(name, params, equations[0], operands, columns, outputs, dtypes)
-        return term_of
+        made = self._meanings(name, params, equations[0], operands, columns, outputs, dtypes)
+        if name == "add" and any(map(is_increment, *(operand.places for operand in operands))):
+            self.increments.add(made[0].term)
+        return made
 
     def _along(
         self, eq: Equation, places: Sequence[Placement], equation: Any, count: int
@@ -917,8 +919,6 @@ class Interpreter:
             if any(isinstance(place, Unknown) for place in places):
                 lost = next(place for place in places if isinstance(place, Unknown))
                 made.append(self.unknown(lost.reason, lost.equations))
-                if name == "add" and is_increment(*(operand.places[0] for operand in operands)):
-                    self.increments.add(made[-1].term)
                 continue
             if same is not None:
                 if not self._same_form(params):
