@@ -14,7 +14,18 @@ import numpy as np
 
 from . import sharing
 from .exceptions import summary
-from .leaves import category, dtype_of, in_order, is_graph_node, leaf_paths, mapped, reusable, shape_of
+from .leaves import (
+    NUMBERS,
+    category,
+    dtype_of,
+    in_order,
+    is_graph_node,
+    leaf_paths,
+    mapped,
+    reusable,
+    shape_of,
+    to_host,
+)
 from .protocol import Problem
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -272,8 +283,8 @@ def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:
     """`values` in the form that jax compiles no second time, where it need not.
 
     Around the leaves of each argument come the containers and constants of `first`: those of an optimiser
-    or a model that is made anew are others to jax. Numbers of `chained` arguments, which later calls get as
-    arrays, are arrays in the first call too.
+    or a model that is made anew are others to jax. What is weakly typed in `chained` arguments, which later
+    calls get as arrays like others, is so in the first call too.
     """
     out: Values = {}
     for name, value in values.items():
@@ -282,11 +293,17 @@ def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:
         if fixed.keys() == model.keys() and leaf_paths(value) == leaf_paths(first[name]):
             tree, fixed = jax.tree.structure(first[name]), model
         if name in chained:
-            numbers = ("bool", "int", "float", "complex")
-            leaves = [np.asarray(leaf) if category(leaf) in numbers else leaf for leaf in leaves]
+            leaves = list(map(strongly_typed, leaves))
         made = tree.unflatten([fixed.get(index, leaf) for index, leaf in enumerate(leaves)])
         out[name] = in_order(made, value)
     return out
+
+
+def strongly_typed(leaf: Any) -> Any:
+    """A number of Python, or a weakly typed array, as an array like others; anything else as it is."""
+    if category(leaf) in NUMBERS:
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+    return to_host(leaf) if getattr(leaf, "weak_type", False) else leaf
 
 
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:

@@ -18,8 +18,8 @@ from .arguments import Packed, Values
 from .budget import size as operations
 from .exceptions import attempted
 from .jaxpr import symbolic
-from .jaxpr.trace import NUMBERS, Traced, abstract_leaves, of_its_own
-from .leaves import category, in_order, is_key, leaf_paths, shape_of, skeleton
+from .jaxpr.trace import Traced, abstract_leaves, of_its_own
+from .leaves import NUMBERS, category, in_order, is_key, leaf_paths, shape_of, skeleton
 from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
 from .type_tests import Watch, identified, may_part, parted

@@ -11,6 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+#: Categories of leaves that are numbers of Python; a function on devices returns arrays for them.
+NUMBERS = ("bool", "int", "float", "complex")
+
 
 def is_key(leaf: Any) -> bool:
     """Whether `leaf` is a typed PRNG key array, or the shape of one."""

@@ -21,10 +21,10 @@ from .exceptions import attempted
 from .few import check_few
 from .generator import Shares, groupings, repeat_draws
 from .jaxpr.forward import goes_into
-from .jaxpr.trace import NUMBERS, Traced, traced_arrays
+from .jaxpr.trace import Traced, traced_arrays
 from .jaxpr.versions import shard_map_specs
 from .jaxpr.walk import equations
-from .leaves import category, is_float, to_float64
+from .leaves import NUMBERS, category, is_float, to_float64
 from .parallel import (
     MOST_LAYOUTS,
     Caller,

@@ -278,7 +278,10 @@ class Trials:
         question, given = self.question, self.question.rounding["given"]
         values = self.values(index)
         if kind == "float64" or not arguments.comparable(values, question.data[0]):
-            values = arguments.alike(values, question.data[0], [name for name, _ in question.chain])
+            values = self._alike(kind, values)
+        elif question.derived and index > 0:
+            # What is derived holds for the constants of all: those that were made anew are compiled for anew.
+            values = arguments.alike(values, question.data[0], ())
         values = rekeyed(arguments.cut(values, question.axes, size), shares)
         trial = self._run(kind, index, values)
         eps, own = question.eps[kind], question.rounding[kind]
@@ -309,16 +312,23 @@ class Trials:
         ways = range(self.question.jitters)
         firsts = [jitter(trial.values[0], statics, eps, SEED + way, narrow=True) for way in ways]
         with prove.x64(self.question.precision(kind)):
-            return [self._moved(trial, way, shares, firsts[way]) for way in ways]
+            return [self._moved(kind, trial, way, shares, firsts[way]) for way in ways]
 
-    def _moved(self, trial: Trial, way: int, shares: Shares | None, first: Values | None = None) -> Trial:
+    def _moved(
+        self, kind: Dtypes, trial: Trial, way: int, shares: Shares | None, first: Values | None = None
+    ) -> Trial:
         """A run like `trial`, or from other inputs, with the roundings inside moved in this `way`."""
 
         def run(values: Values) -> Any:
             return self._rounded(values, way, key=shares)
 
         given = trial.values[0] if first is None else first
-        return Trial(run, given, self.question.chain, len(trial.results))
+        return Trial(run, self._alike(kind, given), self.question.chain, len(trial.results))
+
+    def _alike(self, kind: Dtypes, values: Values) -> Values:
+        """`values` in the form that the first ones have when a call gets them back, in precision `kind`."""
+        with prove.x64(self.question.precision(kind)):
+            return arguments.alike(values, self.question.data[0], [name for name, _ in self.question.chain])
 
     def wider(
         self, kind: Dtypes, trial: Trial, allowed: Bounds, shares: Shares | None, failure: Failure
@@ -341,7 +351,7 @@ class Trials:
             question.draws or question.derived or failure.off <= ROUNDING or failure.tolerance >= lost
         ):
             return None
-        runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
+        runs = [self._moved(kind, trial, way, shares) for way in range(question.jitters)]
         inside = prove.jittered_bounds(trial, runs, eps, own)
         more = [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
         self._made |= {asked: (trial, more) for asked, (made, _) in self._made.items() if made is trial}

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .leaves import category
+from .leaves import NUMBERS, category
 from .origins import is_users, users_modules
 
 #: Errors of jax that mean: this Python code needs the number, not a traced value.
@@ -40,7 +40,6 @@ SINGLETONS = (None, True, False, ...)
 PASSING = frozenset(
     {"named_scope", "default_matmul_precision", "ensure_compile_time_eval", "nullcontext", "TraceAnnotation"}
 )
-NUMBERS = ("bool", "int", "float", "complex")
 ASKING = frozenset(
     {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
 )

@@ -8,14 +8,12 @@ import jax
 
 from ..arguments import LeafAxes, Packed, Values, partitioned
 from ..exceptions import attempted
-from ..leaves import category, leaf_paths, shape_of
+from ..leaves import NUMBERS, category, leaf_paths, shape_of
 
 #: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
 COUNTS = (3, 8, 4, 2, 6, 5, 7)
 #: What 2, 3, 4 and 8 devices share.
 LCM = 24
-#: Categories of leaves that are numbers of Python; a function on devices returns arrays for them.
-NUMBERS = ("bool", "int", "float", "complex")
 
 
 def counts_for(size: int, first: int = 0, most: int = 2) -> list[int]:
