@@ -270,6 +270,12 @@ class Decider:
             state.add(dataclasses.replace(sync, constant=True), point)
         if named:
             return
+        # A check that compares two sizes of a share holds as it is, and of none of many is each to be tried.
+        checking = [sync for sync, point in state.fresh if self._is_check(point)]
+        if checking:
+            for sync in checking:
+                state.take_back(sync)
+            return
         kept = state.fresh[: len(state.fresh) // 2]
         if not kept:
             first = state.fresh[0]
@@ -280,6 +286,12 @@ class Decider:
             for sync, _ in state.fresh[len(kept) :]:
                 state.syncs.remove(sync)
             state.fresh = kept
+
+    def _is_check(self, point: int) -> bool:
+        """Whether a point is in a statement that can only end in an error, as an assert."""
+        owner = self.table.owner.get(point)
+        own = owner is not None and owner.index in self.table.body_of[owner.index].checks
+        return own or point in self.table.watch.checks
 
     def _drop_useless(self, state: State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""

@@ -62,6 +62,8 @@ class Watch:
         self.bodies: dict[int, Body] = {}
         #: Of each watched test its number among what is recorded.
         self.tests: dict[int, Expression] = {}
+        #: Those of them that can only end in an error, as an assert.
+        self.checks: set[int] = set()
         self._numbers: dict[int, int] = {}
         for found in carriers:
             body = origin.callee(found.key, function_text(found.parsed))
@@ -69,6 +71,8 @@ class Watch:
             for test in self._tests(body, found) if found in chosen else ():
                 number = origin.recorded(test.point)
                 self.tests[number], self._numbers[test.point] = test, number
+                if test.statement in body.checks:
+                    self.checks.add(number)
         self._watched = {scope for scope, home in self.homes.items() if home in chosen}
 
     def links(self, origin: int) -> Iterator[tuple[int, str, int]]:

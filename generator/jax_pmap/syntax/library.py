@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
+COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit", "jax_dataclasses.jit"})
 MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
 #: Map a function over the devices of a mesh.
 SHARD_MAPS = frozenset({"jax.shard_map", "flax.nnx.shard_map"})
