@@ -46,7 +46,13 @@ def category(leaf: Any) -> str:
 def is_graph_node(value: Any) -> bool:
     """Whether a value is an object of Flax NNX, which changes in place: a module, a variable or another."""
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(value, (nnx.Variable, nnx.Pytree))
+    return nnx is not None and isinstance(value, (nnx.Variable, object_type(nnx)))
+
+
+def object_type(nnx: Any) -> type:
+    """The class of modules and other objects of Flax NNX, which has another name before flax 0.12."""
+    found: type = getattr(nnx, "Pytree", None) or nnx.Object
+    return found
 
 
 def acts(value: Any) -> bool:

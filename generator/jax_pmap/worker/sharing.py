@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from .leaves import is_graph_node
+from .leaves import is_graph_node, object_type
 from .protocol import Problem
 
 #: (place, the place before it that holds the same object) of the inputs at hand, as Python source.
@@ -35,7 +35,7 @@ def note(values: Mapping[str, Any]) -> None:
 def _walk(nnx: Any, place: str, node: Any, around: Any, seen: dict[int, str]) -> None:
     if is_graph_node(node):
         if id(node) in seen:
-            if not isinstance(around, (nnx.Pytree, dict, list, type(None))):
+            if not isinstance(around, (object_type(nnx), dict, list, type(None))):
                 raise Problem("graph", place, name=seen[id(node)], type=type(node).__name__)
             PLACES.append((place, seen[id(node)]))
             return
