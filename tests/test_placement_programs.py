@@ -1526,6 +1526,27 @@ def test_draws_for_batches_that_are_joined(each: int) -> None:
     assert found.complete and found.draws, found.endings
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_joined_batches_are_read_and_written_row_by_row(groups: int) -> None:
+    """Columns of the rows of both batches go with these, and those of as many rows in one piece do not."""
+
+    def program(axis: Any, w: Any, x: Any, i: Any, j: Any) -> Any:
+        joined = jnp.concatenate([x, -x])
+        columns = jnp.concatenate([i, i]) if groups == 2 else j
+
+        def loss(w: Any) -> Any:
+            values = joined * w
+            rows = jnp.arange(len(values))
+            written = jnp.full(values.shape, 2.0).at[rows, columns].add(jnp.sin(values[:, 0]))
+            one, other = jnp.split(values[rows, columns] * written.sum(1), 2)
+            return jnp.mean(one - 2.0 * jnp.tanh(other))
+
+        return mean(axis, jax.grad(loss)(w))
+
+    shapes = (W, X, whole_numbers(ROWS), whole_numbers(2 * ROWS))
+    assert derived(program, shapes, (R, S, S, S), R).complete is (groups == 2)
+
+
 def test_draws_for_joined_batches_and_for_as_many_rows_in_one_piece() -> None:
     """What is drawn for as many rows lies in one way: numbers that go to either cannot be both."""
 

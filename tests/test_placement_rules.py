@@ -287,11 +287,12 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
         return close(np.max(values, 0) if place.op == "max" else np.min(values, 0), whole)
     if isinstance(place, Positions):
         assert whole.shape[place.axis] == place.length
+        others = Sharded(place.axis, outer=place.outer or 1)
         column = slice(None) if place.column is None else slice(place.column, place.column + 1)
         rest = [i for i in range(whole.shape[-1]) if i != place.column] if place.column is not None else []
         return all(
             close(each[..., column], share(Sharded(place.axis), whole, count, 0)[..., column])
-            and close(each[..., rest], share(Sharded(place.axis), whole, count, device)[..., rest])
+            and close(each[..., rest], share(others, whole, count, device)[..., rest])
             for device, each in enumerate(values)
         )
     if isinstance(place, Index):

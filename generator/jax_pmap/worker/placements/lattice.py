@@ -178,12 +178,14 @@ class Positions:
     """Positions within the share: `Sharded` along `axis`, but for the first row's own position.
 
     ``V`` is ``iota`` along `axis`. `column` is the column of an array of indices ``(…, k)`` that holds
-    them, None where all of the array does; `length` is the size of `axis` in ``V``.
+    them, None where all of the array does; `length` is the size of `axis` in ``V``. The other columns are
+    `Sharded` with so many groups, `outer`: None where there are none, and the rows may be those of any.
     """
 
     axis: int
     length: int
     column: "int | None" = None
+    outer: "int | None" = None
 
 
 @dataclass(frozen=True, slots=True)

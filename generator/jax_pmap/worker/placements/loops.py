@@ -137,7 +137,7 @@ def scan(walk: Interpreter, equations: Sequence[Any], operands: Sequence[Value])
         lengths = {e.params["length"] * n for e, n in zip(equations, counts, strict=True)}
         divided = [p for each in over for p in each.places]
         alone = len(walk.axes) == 1 and all(
-            (p.axis, p.length) == (0, min(lengths))
+            (p.axis, p.length) == (0, min(lengths)) and p.outer in (None, 1)
             if isinstance(p, Positions)
             else isinstance(p, Sharded) and (p.axis, p.outer) == (0, 1)
             for p in divided

@@ -21,7 +21,7 @@ from ..lattice import (
     Replicated,
     Sharded,
 )
-from .elementwise import common_power, describe, no_powers, partial_power, power_of
+from .elementwise import common_power, describe, is_alike, no_powers, partial_power, power_of
 from .shapes import groups_in, one_copy
 
 
@@ -99,7 +99,8 @@ def own_rows(eq: Equation, at: Addressing, operand: Placement, indices: Placemen
         return None
     if isinstance(indices, Sharded) and indices.outer == operand.outer:
         return indices.axis if at.batched.get(indices.axis) == operand.axis else None
-    if isinstance(indices, Positions) and operand.outer == 1 and indices.axis not in at.batched:
+    fits = isinstance(indices, Positions) and indices.outer in (None, operand.outer)
+    if isinstance(indices, Positions) and fits and indices.axis not in at.batched:
         column = indices.column
         if column is None and len(at.columns) == 1:
             column = 0
@@ -214,6 +215,8 @@ def scatter(
         raise Stuck("examples of several devices write to the same places")
     if spread and isinstance(x, Extreme) and eq.name == f"scatter_{x.op}" and not power_of(updates):
         return x
+    if isinstance(x, Sharded) and isinstance(updates, Sharded) and is_alike(eq, 0, x.axis):
+        x = replace(x, outer=updates.outer)
     row = own_rows(eq, at, x, indices)
     if row is not None and isinstance(x, Sharded) and isinstance(updates, Sharded):
         if updates.axis == at.rows[row] and updates.outer == x.outer:

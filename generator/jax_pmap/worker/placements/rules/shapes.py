@@ -425,11 +425,18 @@ def columns(eq: Equation, places: Sequence[Placement], positions: list[int], dim
         and first.column is None
         and dimension == len(eq.out()) - 1 != first.axis
         and eq.shape(positions[0])[dimension] == 1
-        and all(place == Sharded(first.axis) for place in others)
     )
     if not ok:
         raise Stuck(describe(first))
-    return replace(first, column=sum(eq.shape(i)[dimension] for i in range(positions[0])))
+    return with_others(first, others, sum(eq.shape(i)[dimension] for i in range(positions[0])))
+
+
+def with_others(first: Positions, others: Sequence[Placement], column: int) -> Positions:
+    """Positions in a `column`, with columns that hold something for the same rows."""
+    groups = {place.outer for place in others if isinstance(place, Sharded)}
+    if len(groups) > 1 or any(place != Sharded(first.axis, outer=min(groups, default=1)) for place in others):
+        raise Stuck(describe(first))
+    return replace(first, column=column, outer=min(groups, default=None))
 
 
 @rule("stack")
@@ -440,10 +447,9 @@ def stack(eq: Equation, *places: Placement, axis: int, **_: Any) -> Result:
         first = places[positions[0]]
         assert isinstance(first, Positions)
         others = [place for i, place in enumerate(places) if i not in positions]
-        alone = len(positions) == 1 and first.column is None and axis == len(eq.out()) - 1
-        if not alone or any(place != Sharded(first.axis) for place in others):
+        if len(positions) > 1 or first.column is not None or axis != len(eq.out()) - 1:
             raise Stuck(describe(first))
-        return replace(first, column=positions[0])
+        return with_others(first, others, positions[0])
     if any(isinstance(place, Partial) for place in places):
         return parts_joined(eq, places)
     if len(set(places)) == 1 and isinstance(places[0], (Extreme, OwnKey)):
