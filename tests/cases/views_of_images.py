@@ -40,15 +40,18 @@ def p_step(w, one, other):
     """`step` on one device's share; `one` and `other` leaves are (devices, per_device, ...)."""
 
     def loss(w):
-        all_values = jax.lax.all_gather(
-            [jnp.tanh(one @ w), jnp.tanh(other @ w)], axis_name=AXIS, axis=0, tiled=True
-        )
-        views = jnp.concatenate(all_values)
+        views = jnp.concatenate([jnp.tanh(one @ w), jnp.tanh(other @ w)])
         views = views / jnp.linalg.norm(views, axis=1, keepdims=True)
         count = len(views)
-        alike = jnp.where(jnp.eye(count, dtype=bool), -1e9, views @ views.T / 0.5)
-        nearest = (jnp.arange(count) + count // 2) % count
-        return -jnp.mean(jax.nn.log_softmax(alike)[jnp.arange(count), nearest])
+        all_views = gather_joined(views, 2, one.shape[0])
+        alike = jnp.where(
+            jnp.eye(jax.lax.psum(count, axis_name=AXIS), dtype=bool),
+            -1e9,
+            all_views @ all_views.T / 0.5,
+        )
+        total_count = jax.lax.psum(count, axis_name=AXIS)
+        nearest = (jnp.arange(total_count) + total_count // 2) % total_count
+        return -jnp.mean(jax.nn.log_softmax(alike)[jnp.arange(total_count), nearest])
 
     return w - 0.1 * jax.lax.pmean(jax.grad(loss)(w), axis_name=AXIS)
 
@@ -102,6 +105,17 @@ def shard(one, other):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (one, other))
+
+
+def gather_joined(x, count, rows, axis=0):
+    """All of `x`, of which each device has its `rows` of each of `count` batches, joined along `axis`."""
+    if x.shape[axis] != count * rows:
+        raise ValueError(
+            f"step: expected {count} times {rows} rows along axis {axis}, got {x.shape}"
+        )
+    parts = x.reshape(*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
+    whole = jax.lax.all_gather(parts, AXIS, axis=axis + 1, tiled=True)
+    return whole.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
 
 
 def step(w, one, other):

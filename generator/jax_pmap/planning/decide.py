@@ -155,6 +155,7 @@ class Decider:
         state.fresh.clear()
         state.attempts.rescue = None
         state.attempts.failed.clear()
+        state.attempts.resized.clear()
         whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
         taken = self.gathering.take_shares(state, list(dict.fromkeys(whole)))
         state.attempts.awaited.clear()

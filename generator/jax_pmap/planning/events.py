@@ -227,7 +227,8 @@ class Attempts:
     rescue: Rescue | None = None
     #: Expressions for which that was tried since the function last ran.
     failed: set[int] = field(default_factory=set)
-    #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
+    #: Statements whose sizes were made those of the whole batch because they failed beside gathered values,
+    #: since then.
     resized: set[int] = field(default_factory=set)
     #: For which expression each value is gathered, by the place of that value.
     coupling: dict[tuple[int, int, int, int], Expression] = field(default_factory=dict)

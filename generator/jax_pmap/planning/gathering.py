@@ -431,6 +431,11 @@ class Gathering:
             innermost = [
                 e for e in sizes if not any(c.point in first for c in self.table.descendants(e.point))
             ]
+            if op == "all_gather":
+                # Beside shares these were of no help.
+                state.allow(
+                    self.table.sync("psum", e.text, "wrap", e.span, first[e.point]) for e in innermost
+                )
             if self.table.wrap_all(state, innermost, first, numbers=True):
                 return True
         return False
