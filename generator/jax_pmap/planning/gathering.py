@@ -309,7 +309,7 @@ class Gathering:
         failing, first = self._failing(events)
         if failing is None:
             return False
-        taken = self._made_nearby(failing, first)
+        taken = self._made_nearby(failing, first) or self._beside_share(state, failing, first, sizes)
         found = self._of_all_rows(state, failing, first, sizes)
         while len(found) == 1:
             ((made, axis),) = found.items()
@@ -332,6 +332,30 @@ class Gathering:
                 if whole and other.is_call and event is not None and event.leaves[0].get("shape") == shape:
                     return other, axis
         return None
+
+    def _beside_share(
+        self, state: State, failing: Expression, events: Mapping[int, Event], sizes: Container[int]
+    ) -> tuple[Expression, int] | None:
+        """The one operand of what failed that is made for all rows of the batch, and the axis of these.
+
+        Of ``jax.vmap(f)(keys[1:], x)`` that is ``keys[1:]``, of a key for each of them.
+        """
+        gathered = [sync.span for sync in state.syncs if sync.op == "all_gather"]
+
+        def found_below(expression: Expression) -> list[tuple[Expression, int]]:
+            out: list[tuple[Expression, int]] = []
+            for child in self.table.children.get(expression.point, ()):
+                event = events.get(child.point)
+                leaf = event.leaves[0] if event is not None and len(event.leaves) == 1 else {}
+                axes = [i for i, size in enumerate(leaf.get("shape") or ()) if size in sizes]
+                if not leaf.get("whole") or len(axes) != 1:
+                    out += found_below(child)
+                elif all(each.span not in gathered for each in (child, *self.table.descendants(child.point))):
+                    out.append((child, axes[0]))
+            return out
+
+        found = found_below(failing)
+        return found[0] if len(found) == 1 else None
 
     def _of_all_rows(
         self, state: State, expression: Expression, events: Mapping[int, Event], sizes: Container[int]

@@ -19,7 +19,7 @@ from .jaxpr.symbolic import used
 from .jaxpr.trace import COUNTS, abstract_leaves
 from .leaves import shape_of
 from .protocol import Check
-from .sizes import enlarge, run_size
+from .sizes import enlarge, is_unrolled, run_size
 
 #: Rows that every program is traced for; and of how many operations one is at most that is traced for as many
 #: rows as other axes are long, how many of these lengths there are, and the longest of them.
@@ -74,8 +74,12 @@ def few_rows(
                 return taken
         return []
 
+    double = program(2 * size)
+    # One that goes through its rows one by one is another program for every number of them.
+    unrolled = double is not None and is_unrolled(given, double, size)
+
     def is_other(rows: int) -> bool:
-        if given.calls_out:
+        if given.calls_out or unrolled:
             return rows == 1
         found = program(rows * devices)
         if found is None or rows * devices == size:
