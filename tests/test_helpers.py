@@ -244,7 +244,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
     text = " ".join(made.stdout.split())
     assert "jax.grad(powered)(params, batch, 2)" in text
-    assert "def cubed(*args, **kwargs): return functools.partial(powered, power=3)(*args, **kwargs)" in text
+    assert "return functools.partial( powered, # whatever the power power=3, )(*args, **kwargs)" in text
     assert "def doubled(*args, **kwargs): return make_scaled(2.0)(*args, **kwargs)" in text
     assert "def make_scaled(scale): def scaled(params, batch): total, total_mask = jax.lax.psum( (" in text
     assert "all_gather" not in text

@@ -439,6 +439,9 @@ class Callee:
     library: str = ""
     #: Whether code of the project may give an object, or its class, another method of that name.
     replaceable: bool = False
+    #: Whether it is an object that a library makes of functions, to be made anew of copies of these; then
+    #: `function` is what its module calls it.
+    made: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Adapted:
         aliases = {**self.aliases, **copies}
         made = woven_with(names, self.body, self.syncs, own, self.guards, aliases=aliases)
         checked = self.function.owner and not self.function.library and not self.function.by_value
+        if self.function.makes:
+            made = with_first(made, f'"""`{self.function.makes}` anew, of the functions of this file."""')
         return with_first(made, self._check()) if checked else made
 
     @property
@@ -238,7 +240,9 @@ def adapted_callees(
             return None
         is_here = found.source.path == target.source.path
         known = call_graph.find(found.name, call_graph.origin)
-        named = (is_here and not found.detached and not found.by_value) or (known and found.is_same(known))
+        named = (is_here and not (found.detached or found.by_value or found.makes)) or (
+            known and found.is_same(known)
+        )
         if not named:
             found = replace(found, name=namespace.copy(found))
         if not found.is_apart:
@@ -271,6 +275,8 @@ def adapted_callees(
                 renames[called] = Substitute(
                     found.name, made=aliased(transformed.around(found.name), other.aliases)
                 )
+            elif found.makes:
+                renames[called] = Substitute(found.name, made=found.made(called, found.name))
             elif found.by_value:
                 original = aliased(found.qualified, other.aliases)
                 renames[called] = Substitute(found.name, given=called, original=original)

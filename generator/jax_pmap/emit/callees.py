@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,8 @@ class UserFunction:
     by_value: bool = False
     #: Whether code of the project may give an object, or its class, another method of that name.
     replaceable: bool = False
+    #: The object of the top level that it makes anew, which a library made of functions of the user's.
+    makes: str = ""
 
     @property
     def source(self) -> Source:
@@ -79,7 +81,11 @@ class UserFunction:
     @property
     def is_apart(self) -> bool:
         """Whether copies of it have no name that a caller knows them by."""
-        return self.is_method or self.by_value
+        return self.is_method or self.by_value or bool(self.makes)
+
+    def made(self, called: str, name: str) -> str:
+        """What stands for ``solver.run`` where the copy of ``make_solver`` is called `name`."""
+        return f"{name}(){called.removeprefix(self.makes)}"
 
     @property
     def is_method(self) -> bool:
@@ -136,7 +142,8 @@ class CallGraph:
     def learn(self, callee: Callee) -> None:
         """Take what was seen to be called somewhere for what is called there."""
         self.callees[callee.caller, callee.called] = callee
-        self._found = {key: found for key, found in self._found.items() if key[2] != callee.called}
+        begins = f"{callee.called}."
+        self._found = {key: f for key, f in self._found.items() if not f"{key[2]}.".startswith(begins)}
 
     def calls(self, caller: UserFunction) -> list[str]:
         """Sources of all that a function calls, or may call, and that `find` may find."""
@@ -154,7 +161,12 @@ class CallGraph:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
         key = str(caller.source.path), caller.source.qualname, called
         if key not in self._found:
-            found = self._find(called, caller) or self._seen(called, caller)
+            name = called.partition(".")[0]
+            seen = self.callees.get((spot(caller), name))
+            if seen is not None and seen.made:
+                found = self._maker(name, caller)
+            else:
+                found = self._find(called, caller) or self._seen(called, caller)
             if found is not None and not found.library and self._of_library(found.source):
                 found = None
             self._found[key] = found
@@ -238,6 +250,78 @@ class CallGraph:
             return found
         found = dataclasses.replace(found, replaceable=callee.replaceable)
         return self._bound_method(found, owner, callee.library)
+
+    def learn_made(
+        self, called: str, caller: UserFunction, attributes: Sequence[str] | None, its_class: str
+    ) -> bool:
+        """Have what ``called`` begins with be made anew where that is an object made of the user's functions.
+
+        It is of a library's class. No file may set one of its `attributes`, or of what it is made with; they
+        are None where the class may set them by itself.
+        """
+        name = called.partition(".")[0]
+        maker = self._maker(name, caller)
+        if maker is None or not self._leads(maker):
+            return False
+        if attributes is None:
+            self.why[called] = (
+                f"its class `{its_class}` changes its objects, and one made anew may be another"
+            )
+            return False
+        nodes = [*ast.walk(maker.parsed.definition)]
+        own = [e.attr for e in nodes if isinstance(e, ast.Attribute) and not self._of_import(e, maker)]
+        settable = [*((each, its_class) for each in attributes), *((each, "") for each in own)]
+        for attribute, owner in settable:
+            if file := self.assigned(attribute, maker.source, owner):
+                self.why[called] = f"{file} sets `.{attribute}`, and `{name}` may be another one for that"
+                return False
+        for table in (ast.unparse(each.value) for each in nodes if isinstance(each, ast.Subscript)):
+            if self._changes(table, maker.source):
+                self.why[called] = f"`{table}` may change, of which `{name}` is made"
+                return False
+        self.learn(Callee(spot(caller), name, f"{maker.source.module}:{name}", made=True))
+        return True
+
+    def _of_import(self, attribute: ast.Attribute, caller: UserFunction) -> bool:
+        """Whether an attribute is one of an installed package, or of what that has: ``optax.losses.l2``."""
+        node: ast.expr = attribute
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and self.is_installed(node.id, caller)
+
+    def _leads(self, maker: UserFunction) -> bool:
+        """Whether an object is made of functions that can be found, or of what is made of such."""
+        for called in self.calls(maker):
+            made = self._maker(called, maker)
+            if self.find(called, maker) is not None or (made is not None and self._leads(made)):
+                return True
+        return False
+
+    def _maker(self, name: str, caller: UserFunction) -> UserFunction | None:
+        """``def make_solver(): return LBFGS(loss)`` of an object that the top level makes by a call."""
+        source = self._assigning(name, caller) if name.isidentifier() else None
+        value = self._value_of(source) if source is not None else None
+        if source is None or value is None or name in own_names(caller):
+            return None
+        made, names = f"make_{source.qualname}", resolver_of(source)
+        while made in names.scope_in(names.tree).bindings:
+            made += "_"
+        source = with_definition(source, value, f"{made}()")
+        found = self._function(dataclasses.replace(source, qualname=made), made) if source else None
+        return None if found is None else dataclasses.replace(found, makes=name)
+
+    def _assigning(self, name: str, caller: UserFunction) -> Source | None:
+        """The file whose top level gives an object the name that a function has for it."""
+        facts, source = caller.facts, caller.source
+        for _ in range(PASSED_ON if name in {*facts.module_names, *names_of(facts)} else 0):
+            if name in resolver_of(source).top.values:
+                return dataclasses.replace(source, qualname=name)
+            imported = imported_as(source, name)
+            located = self._located(":".join(imported), source) if imported is not None else None
+            if imported is None or located is None:
+                return None
+            source, name = located[0] if isinstance(located, tuple) else located, imported[1]
+        return None
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
@@ -654,30 +738,31 @@ class CallGraph:
 
         ``loss = partial(_loss, power=2)``, or what a factory makes, is a function that calls that.
         """
+        value = self._value_of(source)
+        if value is None:
+            return None
+        by = resolver_of(source).qualname(value.func)
+        if by != "functools.partial" and by not in WRAPPERS and not self._makes_functions(value.func, source):
+            return None
+        return with_definition(source, value, f"{source.qualname}(*args, **kwargs)", "(*args, **kwargs)")
+
+    def _value_of(self, source: Source) -> ast.Call | None:
+        """The call by which the top level gives a name what it has, if that is the same at any time."""
         names, name = resolver_of(source), source.qualname
         value = names.top.values.get(name)
         body = names.tree.body
         made = [each for each in body if isinstance(each, ast.Assign) and each.value is value]
         if not isinstance(value, ast.Call) or not made or name in names.rebound:
             return None
+        if made[0].col_offset or len(made[0].targets) > 1:
+            return None  # Something else stands in the line.
         definitions = [each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
         once = {
             each.name: each for each in definitions if [d.name for d in definitions].count(each.name) == 1
         }
         settled = names.top.values.keys() | names.top.imported.keys() | ALWAYS_THERE | once.keys()
-        if not used_names([value]) <= settled - names.rebound:
-            return None  # It may mean another thing by now.
-        by = names.qualname(value.func)
-        if by != "functools.partial" and by not in WRAPPERS and not self._makes_functions(value.func, source):
-            return None
-        lines = source.text.removeprefix("\ufeff").split("\n")
-        first, last = made[0].lineno - 1, (made[0].end_lineno or made[0].lineno) - 1
-        head = f"def {name}(*args, **kwargs): return "
-        if first == last and not lines[last].strip().endswith(")"):
-            return None  # Something else stands in the line.
-        head += f"{ast.unparse(value)}(*args, **kwargs)"
-        lines[first : last + 1] = [head, *[""] * (last - first)]
-        return dataclasses.replace(source, text="\n".join(lines), binding=None)
+        # Others may mean another thing by now.
+        return value if used_names([value]) <= settled - names.rebound else None
 
     def _makes_functions(self, called: ast.expr, source: Source) -> bool:
         """Whether a function of the user's, as a file calls it, returns nothing but functions it defines."""
@@ -722,6 +807,18 @@ class CallGraph:
             )
         around = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
         return f"`{around[0]}`, which {where} uses, is a variable around `{own.name}`" if around else ""
+
+
+def with_definition(source: Source, value: ast.Call, signature: str, arguments: str = "") -> Source | None:
+    """The file with a definition that returns the `value` of an assignment, called with `arguments`."""
+    lines = source.text.removeprefix("\ufeff").split("\n")
+    first, last = value.lineno - 1, (value.end_lineno or value.lineno) - 1
+    end = lines[last].encode()[value.end_col_offset :].decode()
+    if end.strip() and not end.lstrip().startswith("#"):
+        return None  # Something else stands in the line.
+    lines[last] = lines[last].removesuffix(end) + arguments + end
+    lines[first] = f"def {signature}: return {lines[first].encode()[value.col_offset :].decode()}"
+    return dataclasses.replace(source, text="\n".join(lines), binding=None)
 
 
 def renamed(called: str, receiver: str) -> str:

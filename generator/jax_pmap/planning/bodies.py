@@ -206,6 +206,8 @@ class Bodies:
                 out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
             elif self.home(scope).library:
                 continue
+            elif caller == body.scope.index and self.home(scope).makes:
+                out[called] = self.home(scope).made(called, method_name(scope))
             elif caller == body.scope.index and self.home(scope).is_method:
                 bound = self.call_graph.receiver(called, self.home(caller))
                 name = method_name(scope)
@@ -236,6 +238,12 @@ class Bodies:
             known = [body.scope.index]
         self.links[caller.scope.index, called, known[0]] = None
         return known[0]
+
+    def maker(self, name: str, caller: Body) -> Body | None:
+        """The body of the function that makes anew what a name of a body has, where there is one."""
+        found = self.call_graph.find(name, self.homes[caller.scope.index])
+        scope = self.open(name, caller) if found is not None and found.makes else None
+        return next((body for body in self.bodies if body.scope.index == scope), None)
 
     def open_called(self, syncs: Sequence[Sync] | None = None) -> None:
         """Take in the functions that are called by their names, up to those that `syncs` stand in, or all."""

@@ -58,6 +58,9 @@ class Callees:
         if key not in self.seen:
             self._ask()
         found = self.seen.get(key, [])
+        if self._made(called, caller, found):
+            scope = self.bodies.open(called, caller)
+            return [] if scope is None else [scope]
         if found and all(each.kind == "method" for each in found):
             self._learn(called, caller, found)
             scope = self.bodies.open(called, caller)
@@ -219,6 +222,20 @@ class Callees:
                 )
             else:
                 self._take(called, caller, f"{first.module}:{methods[0]}", replaceable=bool(file))
+
+    def _made(self, called: str, caller: Body, found: Sequence[protocol.Callee]) -> bool:
+        """Whether what is `called` is an object of a library, or of one, that is made of functions, once."""
+        home, call_graph = self.bodies.homes[caller.scope.index], self.bodies.call_graph
+        if len(found) != 1 or is_users(found[0].path):
+            return False
+        if not call_graph.learn_made(called, home, found[0].kept, found[0].type):
+            self.why |= {called: call_graph.why[called]} if called in call_graph.why else {}
+            return False
+        name = called.partition(".")[0]
+        for each in call_graph.calls(home):
+            if each.partition(".")[0] == name:
+                self.bodies.open(each, caller)
+        return True
 
     def _learn_function(self, called: str, caller: Body, found: protocol.Callee) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""

@@ -46,6 +46,17 @@ def method_given(call: str) -> str:
     return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
 
 
+def _calls_given(call: cst.Call) -> Iterator[cst.Call]:
+    """The calls among the arguments of a call, and theirs: ``LBFGS(loss)`` of ``jit(LBFGS(loss).run)``."""
+    for argument in call.args:
+        value = argument.value
+        while isinstance(value, cst.Attribute):
+            value = value.value
+        if isinstance(value, cst.Call):
+            yield value
+            yield from _calls_given(value)
+
+
 class Find(Protocol):
     """What tells which functions a call runs that no name in the source leads to."""
 
@@ -95,13 +106,15 @@ class Opening:
         # What the module compiled under a name is carried under that name.
         if runs and named is None:
             deciding = [run for run in runs if run.decides]
-            if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
+            body = self.table.body_of[call.statement]
+            if any(self._scope_of(run.function, body, run.function_span) is None for run in deciding):
                 return False
             opened = [
-                self._open(state, call, run.function, run.function_span, True, run.repeats) for run in runs
+                self._open(state, call, run.function, run.function_span, body, True, run.repeats)
+                for run in runs
             ]
             for run in runs:
-                scope = self._scope_of(run.function, call, run.function_span)
+                scope = self._scope_of(run.function, body, run.function_span)
                 if scope is not None:
                     state.deciding |= {scope} if run.decides else set()
                     state.stacking |= {scope} if run.stacks else set()
@@ -142,8 +155,8 @@ class Opening:
         added = False
         for culprit in (each for each in culprits if each.is_call):
             body = self.table.body_of[culprit.statement]
-            for call in self._makers(culprit, body):
-                sync = self._axis_given(call, body, first)
+            for call, where in self._makers(culprit, body):
+                sync = self._axis_given(call, where, first)
                 added |= sync is not None and state.add(sync, culprit.point)
         return added
 
@@ -176,23 +189,25 @@ class Opening:
         opened = False
         for culprit in (each for each in culprits if each.is_call):
             body = self.table.body_of[culprit.statement]
-            for call in [*self._makers(culprit, body)][1:]:
-                if self._open_handed(state, culprit, body.code(call), body.span(call)):
+            for call, where in [*self._makers(culprit, body)][1:]:
+                if self._open_handed(state, culprit, where, where.code(call), where.span(call)):
                     opened = True
-                    sync = self._axis_given(call, body, {})
+                    sync = self._axis_given(call, where, {})
                     state.blocked -= set() if sync is None else {identity(sync)}
         return opened
 
-    def _makers(self, culprit: Expression, body: Body) -> Iterator[cst.Call]:
-        """A call, with those that made what it calls: where it stands, or under a name of the function's.
+    def _makers(self, culprit: Expression, body: Body) -> Iterator[tuple[cst.Call, Body]]:
+        """A call, with those that made what it calls: where it stands, or under a name; each with its body.
 
-        Of a method (``kernel.step(key, state)``) that is what made its object.
+        Of a method (``kernel.step(key, state)``) that is what made its object. Behind each stand the calls
+        among its arguments.
         """
         call = body.call_at(culprit.span)
         # A name bound anew by what it has (`scale, loss = scale.grad(f)(w)`) leads back to where it began.
         met: list[cst.Call] = []
         while call is not None and call not in met:
-            yield call
+            yield call, body
+            yield from ((each, body) for each in _calls_given(call) if met)
             met.append(call)
             called, call = call.func, None
             called = called.value if isinstance(called, cst.Attribute) else called
@@ -201,6 +216,10 @@ class Opening:
             elif isinstance(called, cst.Name):
                 bound = [s for s in body.statements.values() if called.value in dict(s.names)]
                 value = self.table.by_point.get(bound[0].value or 0) if len(bound) == 1 else None
+                found = self.table.maker(called.value, body)
+                if found is not None:
+                    own = (s.value for s in found.statements.values() if s.scope == found.scope.index)
+                    body, value = found, self.table.by_point.get(next(own) or 0)
                 call = body.call_at(value.span) if value is not None else None
 
     def _open_made(self, state: State, call: Expression) -> bool:
@@ -212,9 +231,9 @@ class Opening:
 
     def _open_given(self, state: State, call: Expression) -> bool:
         """Open the functions that a call hands on: a solver's operator, the objective of an optimiser."""
-        return self._open_handed(state, call, call.text, call.span)
+        return self._open_handed(state, call, self.table.body_of[call.statement], call.text, call.span)
 
-    def _open_handed(self, state: State, call: Expression, text: str, span: Span) -> bool:
+    def _open_handed(self, state: State, call: Expression, body: Body, text: str, span: Span) -> bool:
         """Open the functions among the arguments of the call `text` at `span`, for one that couples examples.
 
         What becomes of a result is not known; it may go into the next run, and has to be whole.
@@ -222,9 +241,12 @@ class Opening:
         node = parsed_expression(text)
         assert isinstance(node, ast.Call)
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        functions = [ast.unparse(each) for each in given if isinstance(each, ast.Name | ast.Lambda)]
-        known = [each for each in functions if self._scope_of(each, call, span) is not None]
-        opened = [self._open(state, call, each, span, given=True, repeats=True) for each in known]
+        given = [each for each in given if not isinstance(each, ast.Starred)]
+        written = [ast.get_source_segment(in_parentheses(text), each) or "" for each in given]
+        parsed = self.table.homes[body.scope.index].parsed
+        functions = [behind(parsed, each) or each for each in written]
+        known = [each for each in functions if self._scope_of(each, body, span) is not None]
+        opened = [self._open(state, call, each, span, body, given=True, repeats=True) for each in known]
         return any(opened)
 
     def _open_modules(self, state: State, call: Expression, callee: str) -> bool:
@@ -246,30 +268,33 @@ class Opening:
         call: Expression,
         callee: str,
         span: Span,
+        body: Body | None = None,
         given: bool = False,
         repeats: bool = False,
     ) -> bool:
         """Open the function `callee`, written inside `span` if it is a lambda; whether that is new.
 
-        `given` says that the call hands it on, as `jax.lax.scan` does, and does not call it by itself.
+        It is called so in a `body`, that of the call where none is given. `given` says that the call hands it
+        on, as `jax.lax.scan` does, and does not call it by itself.
         """
-        scope, body = self._scope_of(callee, call, span), self.table.body_of[call.statement]
+        body = body or self.table.body_of[call.statement]
+        scope = self._scope_of(callee, body, span)
         homes = self.table.homes
         caller = homes[body.scope.index]
         repeats = repeats or (scope is not None and may_run_repeatedly(caller.parsed, callee))
         if scope is None and not given:
             bound = behind(caller.parsed, callee)
             if bound:
-                scope, callee = self._scope_of(bound, call, span), bound
+                scope, callee = self._scope_of(bound, body, span), bound
         made = transformed_inside(caller.parsed, callee) if scope is None else ""
-        scope = self._scope_of(made, call, span) if made else scope
+        scope = self._scope_of(made, body, span) if made else scope
         if scope is not None:
             scopes = [scope]
             if scope in state.others:
                 state.closed[callee] = self.both(state, scope)
         else:
             seen = self.find.scopes(callee, body)
-            scope = self._scope_of(callee, call, span)
+            scope = self._scope_of(callee, body, span)
             if not seen and (callee in self.find.why or self._users_own(callee, caller)):
                 state.closed[callee] = self.find.why.get(callee, "")
             scopes = seen if scope is None else [scope]
@@ -311,9 +336,8 @@ class Opening:
         own = {*facts.module_names, *facts.closure_names, facts.receiver} - {""}
         return re.split(r"\W", callee)[0] in own
 
-    def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
-        """The scope of a function known by its name, or of a lambda written inside `span`."""
-        body = self.table.body_of[call.statement]
+    def _scope_of(self, callee: str, body: Body, span: Span) -> int | None:
+        """The scope of a function that a body knows by its name, or of a lambda written inside `span`."""
         for scope in body.scopes.values():
             if scope.index == body.scope.index:
                 continue

@@ -1,6 +1,7 @@
 """What calls run that no name in the source leads to: functions that values hold, methods of objects."""
 
 import dataclasses
+import dis
 import functools
 import inspect
 import types
@@ -13,9 +14,9 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import enclosed, guarded, in_place_of, located, named, unwrapped
+from .functions import codes, enclosed, guarded, in_place_of, located, named, of_member, unwrapped
 from .observe import RECORDER
-from .origins import is_users
+from .origins import is_users, is_users_object
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
 from .target import ANSWERS, current
 
@@ -24,6 +25,8 @@ SCOPE = "__jax_pmap_scope__"
 
 #: What jax calls the functions that compute derivatives of one that they are given.
 DERIVATIVES = frozenset({"grad_f", "grad_f_aux", "value_and_grad_f"})
+#: Methods that set attributes of an object as it is made.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__setattr__", "__delattr__", "__setstate__"})
 
 
 class Callees:
@@ -50,13 +53,15 @@ class Callees:
 
     def callee(self, number: int, value: Any) -> Any:
         """Note what `value` runs, and hand it on."""
-        self._note(number, object_called(value) or described(value), value)
+        found = object_called(value) or described(value)
+        self._note(number, dataclasses.replace(found, kept=attributes_kept(value)), value)
         return value
 
     def method(self, number: int, head: Any, name: str) -> Any:
         """Note what ``head.name`` runs, and hand it on."""
         value = getattr(head, name)
-        self._note(number, method_of(head, name, value) or object_called(value) or described(value), value)
+        found = method_of(head, name, value) or object_called(value) or described(value)
+        self._note(number, dataclasses.replace(found, kept=attributes_kept(head)), value)
         return value
 
     def _note(self, number: int, found: Callee, value: Any) -> None:
@@ -79,6 +84,28 @@ def axis_of(value: Any) -> str:
         return ""
     optional = (name for name in AXIS_ARGUMENTS if name in parameters and parameters[name].default is None)
     return "" if "in_axes" in parameters else next(optional, "")
+
+
+def attributes_kept(value: Any) -> tuple[str, ...] | None:
+    """The attributes of an object of a library that none of its methods sets; None of any other value."""
+    if isinstance(value, types.FunctionType):
+        return None if is_users(value.__code__.co_filename) else ()
+    if isinstance(value, types.ModuleType | type) or is_users_object(value):
+        return None
+    for each in type(value).__mro__[:-1]:
+        for name, member in vars(each).items():
+            raw = of_member(member)
+            if raw is not None and name not in MAKING and any(map(_sets, codes(raw.__code__))):
+                return None
+    return tuple(getattr(value, "__dict__", ()))
+
+
+def _sets(code: types.CodeType) -> bool:
+    """Whether code sets, or deletes, an attribute of anything."""
+    changes = {"STORE_ATTR", "DELETE_ATTR"}
+    return not {"setattr", "__setattr__"}.isdisjoint(code.co_names) or any(
+        each.opname in changes for each in dis.get_instructions(code)
+    )
 
 
 def described(value: Any) -> Callee:

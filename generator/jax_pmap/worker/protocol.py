@@ -986,6 +986,9 @@ class Callee:
     as_written: bool = False
     #: The parameter that takes the name of a mapped axis, and takes None where there is none.
     axis: str = ""
+    #: Attributes of what is called, or of the object that a method is called on, where it is a library's and
+    #: is for good what it was made as, unless other code sets one of these; else None.
+    kept: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
