@@ -47,6 +47,11 @@ def leapfrog(slope, rounds):
         return jax.lax.fori_loop(0, rounds, lambda _, state: once(state, batch), (w, p))
 
     return step
+
+
+def fitted(residual, w, *batch):
+    size = jax.numpy.sqrt((residual(w, *batch) ** 2).sum())
+    return w / size
 """
 LOSSES = """
 import jax.numpy as jnp
@@ -150,6 +155,14 @@ def made_of_a_table(w, x, y, mask):
     return of_table.run(w, x, y, mask)
 
 
+def residual(w, x, y):
+    return x @ w - y
+
+
+def computed_by_the_library(w, x, y, mask):
+    return descents.fitted(residual, w, x, y)
+
+
 def more():
     OPTIONS["rounds"] += 1
 """
@@ -204,6 +217,15 @@ def test_an_object_is_made_anew_of_the_functions_with_collectives(
 def test_an_object_that_may_change_is_not_made_anew(steps: Project, name: str, why: str) -> None:
     given = ("--inputs", "steps_made.py::inputs")
     steps.refused("JP067", "gen", f"steps_made.py::{name}", *given, says=(why,), exit_code=1)
+
+
+def test_what_a_library_computes_by_itself_is_refused_with_its_line(steps: Project) -> None:
+    says = (
+        "`descents.fitted(residual, w, x, y)` couples the examples",
+        "in it, `size = jax.numpy.sqrt((residual(w, *batch) ** 2).sum())` (descents.py:47) is taken",
+    )
+    given = ("--inputs", "steps_made.py::inputs")
+    steps.refused("JP043", "gen", "steps_made.py::computed_by_the_library", *given, says=says, exit_code=1)
 
 
 SET = """

@@ -93,7 +93,10 @@ def way_out(text: str, called: str) -> str:
         # Summing it apart from the table was tried.
         instead = "Make what each example gives with jax.vmap, and sum or stack that"
     if found is None and called and not called.startswith("jax."):
-        instead = f"Write what `{called}` does in a function of your own, from sums or means over the batch"
+        instead = (
+            f"Write what `{called}` does in a function of your own, from sums or means over the batch (where "
+            "it is handed a loss of a library, a function of yours that calls that will do)"
+        )
     if picks_rows(text, called):
         instead = (
             "Shuffle or pick rows before the call, and generate the function that works on them (the step on "

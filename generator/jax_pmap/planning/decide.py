@@ -483,9 +483,17 @@ class Decider:
             return True
         if self._changed_before(state, statement, culprits, first, events):
             return True
-        worst = culprits[0] if culprits else None
+        worst = self._handing_on(state, culprits[0]) if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)
         return self._advance(state, events)
+
+    def _handing_on(self, state: State, culprit: Expression) -> Expression:
+        """The call that hands on a function, where `culprit` is what a library gives that; else `culprit`."""
+        scope = self.table.statements[culprit.statement].scope
+        if scope not in state.loops or culprit.text not in self.table.scopes[scope].parameters:
+            return culprit
+        points = sorted(point for each, point in state.opened if each == scope)
+        return self.table.by_point[points[0]] if points else culprit
 
     def _extremes_gathered(
         self, state: State, culprits: Sequence[Expression], events: Sequence[Event]

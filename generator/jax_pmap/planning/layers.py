@@ -142,7 +142,7 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
         found = session.ask(protocol.FindReductions(roles.request()), "looking for reductions")
     except Problem:
         return refusal
-    rows = (frames for frames in found if passes(frames, span, target, session.directory))
+    rows = [frames for frames in found if passes(frames, span, target, session.directory)]
     body = target.parsed.definition
     for frames in rows:
         place = called_at(frames, session.directory)
@@ -165,7 +165,23 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
             "squares. The function then runs inside a map over that axis. Or --backend jit, where it is that "
             "of the whole batch as it is",
         )
-    return refusal
+    inner = next(filter(None, map(in_library, rows)), None)
+    if inner is None:
+        return refusal
+    where = f"{inner[0].replace(os.sep, '/').rpartition('-packages/')[2]}:{inner[1]}"
+    line = shortened(linecache.getline(inner[0], inner[1]).strip())
+    reason = f"{refusal.reason}; in it, `{line}` ({where}) is taken over the examples"
+    return dataclasses.replace(refusal, reason=reason)
+
+
+def in_library(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost call in code of an installed package but jax; None where the user's own is further in."""
+    for frame in reversed(frames):
+        if is_users(frame[0]):
+            return None
+        if Path(frame[0]).is_file() and not {"jax", "jaxlib"} & set(Path(frame[0]).parts):
+            return frame
+    return None
 
 
 def passes(frames: Sequence[Frame], span: Span, target: Target, directory: Path) -> bool:
