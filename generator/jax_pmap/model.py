@@ -490,7 +490,9 @@ class Plan:
     #: Calls that set the mode of arguments, ``"model.eval()"``: the emitted function makes them first.
     switches: tuple[str, ...] = ()
     #: Libraries whose layers take statistics of a batch over all devices: ``"flax.linen"``, ``"flax.nnx"``,
-    #: ``"haiku"``, ``"equinox.nn"``; and whether maps inside the function bind axes of theirs.
+    #: ``"haiku"``, ``"equinox.nn"``, and sites of models of which there is one for each example,
+    #: ``"numpyro:obs"``, which count for all devices; and whether maps inside the function bind axes of
+    #: theirs.
     layers: tuple[str, ...] = ()
     in_maps: bool = False
     #: (place, the place before it that holds the same object) pairs of what the arguments hold: they are

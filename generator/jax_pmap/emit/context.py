@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import re
 import textwrap
@@ -63,13 +64,20 @@ _SCATTERED = {"psum": "sum", "pmean": "mean", "psum_scatter": "sum", "pmean_scat
 #: Forms of leaves that are alike from which on they are counted: the layers of a model.
 MANY_FORMS = 4
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
-LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
+LIBRARIES = {"nn": "flax.linen", "hk": "haiku", "numpyro": "numpyro"}
+#: What stands before the names of sites of numpyro models among the layers of a plan.
+SITE = "numpyro:"
 #: Names that the helpers in the templates use beside the user's arguments.
 HELPER_LOCALS = frozenset(
     {"axes", "axis", "count", "found", "getattr", "index", "isinstance", "kind", "leaf", "len", "list"}
     | {"longer", "name", "path", "rank", "rows", "set", "shape", "sizes", "sorted", "split", "there"}
     | {"tree"}
 )
+
+
+def libraries_of(layers: Iterable[str]) -> set[str]:
+    """The libraries of which layers, or sites, are told the axis."""
+    return {layer.partition(":")[0] for layer in layers}
 
 
 def over_devices(
@@ -81,14 +89,20 @@ def over_devices(
         # Batch norms, and quantisers with their codebooks.
         "haiku": (n.hk, "cross_replica_axis", 'hasattr(layer, "cross_replica_axis")'),
     }
+    sites = [layer.removeprefix(SITE) for layer in layers if layer.startswith(SITE)]
     told = [known[layer] for layer in layers if layer in known]
     call = "return function(*args, **kwargs)"
     names = [(each[0], name) for each, name in zip(told, ("told", "told_too"), strict=False)]
     names += [(known[each][0], "copied") for each in dict.fromkeys(method.library for method in own)]
     if names:
         call = f"with {', '.join(f'{each}.intercept_methods({name})' for each, name in names)}: {call}"
+    models = any(layer.startswith(SITE) for layer in layers)
+    if models:
+        call = f"with OverDevices(): {call}"
     return {
         "over_devices": bool(layers or own),
+        "models": models,
+        "sites": ", ".join(map(json.dumps, filter(None, sites))),
         "told": told,
         "copies": [(each.method, each.copy) for each in own],
         "nnx_layers": "flax.nnx" in layers,
@@ -262,7 +276,7 @@ class Context:
         graphs = self.plan.mutated or in_objects or self._moded(graph=True)
         if not graphs and "flax.nnx" not in layers:
             unused.add("nnx")
-        libraries = {*layers, *(each.library for each in self.unit.intercepted)}
+        libraries = {*libraries_of(layers), *(each.library for each in self.unit.intercepted)}
         unused |= {alias for alias, module in LIBRARIES.items() if module not in libraries}
         return ALIASES.keys() - unused
 

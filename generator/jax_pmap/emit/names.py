@@ -47,6 +47,7 @@ ALIASES = {
     "nnx": Imported("flax", "nnx"),
     "nn": Imported("flax.linen"),
     "hk": Imported("haiku"),
+    "numpyro": Imported("numpyro"),
 }
 
 
@@ -126,6 +127,7 @@ class Names(Words):
     nnx: str
     nn: str
     hk: str
+    numpyro: str
     #: What the mapped function left of the arguments it changes.
     changed: str
     #: Helpers that take an argument apart into arrays and constants, and put it together.
@@ -208,7 +210,7 @@ def names_for(
 
     def imported(alias: str) -> str:
         wanted = alias
-        if alias in ("eqx", "nnx", "nn", "hk"):
+        if alias in ("eqx", "nnx", "nn", "hk", "numpyro"):
             # What the user's own import calls it.
             wanted = next((name for name, what in foreign.items() if what == ALIASES[alias]), alias)
         while foreign.get(wanted, ALIASES[alias]) != ALIASES[alias]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
-from jax_pmap.emit.context import LIBRARIES, Context, over_devices
+from jax_pmap.emit.context import LIBRARIES, Context, libraries_of, over_devices
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
@@ -52,10 +52,10 @@ def contents_source() -> str:
 def over_devices_source(layers: Sequence[str], in_maps: bool, axis_name: str) -> str:
     """The helper `over_devices` of emitted code, for the libraries of a plan, as a module of its own."""
     names = names_for("f", frozenset())
-    used = [alias for alias, module in LIBRARIES.items() if module in layers]
+    used = [alias for alias, module in LIBRARIES.items() if module in libraries_of(layers)]
     used += ["nnx"] if "flax.nnx" in layers else []
     used += ["eqx"] if "equinox.nn" in layers else []
-    imports = import_block((), (), (), names, ("functools", *used))
+    imports = import_block((), (), (), names, ("functools", "jax", *used))
     template = environment().get_template("partials/over_devices.jinja")
     helper = template.render(n=names, **over_devices(names, layers, in_maps))
     return f"{imports}\n\n{names.axis} = {axis_name!r}\n\n{helper}"

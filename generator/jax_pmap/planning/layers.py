@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jax_pmap.emit.context import SITE
 from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Backend, Refusal, Request, Span, refused
 from jax_pmap.planning.coupling import COUPLED, shortened
@@ -29,16 +30,25 @@ THROUGH_LAYERS = COUPLED - {"JP068"}
 
 
 def to_synchronise(
-    session: Session, target: Target, rows: Sequence[Layer], statics: Sequence[str]
+    session: Session,
+    target: Target,
+    rows: Sequence[Layer],
+    statics: Sequence[str],
+    sites: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
     """Libraries whose layers couple the examples, those of `rows`, where all can be told to synchronise.
+
+    With them `sites` of models, each as ``numpyro:obs``; ``numpyro:`` where there are none but those scaled.
 
     The emitted code then has them take mean and variance over all devices; the worker does so from now on, of
     the function as it is written too, where there is one device.
     """
     libraries = sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows})
     inner = axes_of_maps(rows)
-    if not libraries or not all(library in TOLD for library in libraries) or target.axis_name in inner:
+    if not all(library in TOLD for library in libraries) or target.axis_name in inner:
+        return ()
+    libraries += [] if sites is None else [f"{SITE}{site}" for site in sites or ("",)]
+    if not libraries:
         return ()
     code = over_devices_source(libraries, bool(inner), target.axis_name)
     try:
@@ -89,6 +99,19 @@ def with_free_axis(target: Target, request: Request, rows: Sequence[Layer]) -> T
         )
     name = next((name for name in OTHER_NAMES if name not in inner), target.axis_name)
     return dataclasses.replace(target, axis_name=name)
+
+
+def sites_of(session: Session, refusal: Refusal, roles: Roles) -> tuple[str, ...] | None:
+    """Sites of numpyro models whose sums couple the examples, where that may be what a refusal says.
+
+    Not those that are scaled to a fixed size: there are none where these are all. None where no site couples.
+    """
+    if refusal.code not in THROUGH_LAYERS | {"JP051"}:
+        return None
+    try:
+        return session.ask(protocol.FindSites(roles.request()), "looking for sites of models")
+    except Problem:
+        return None
 
 
 def coupling(session: Session, target: Target, refusal: Refusal, rows: Sequence[Layer]) -> list[Layer]:

@@ -34,7 +34,12 @@ def plan_notes(
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
     yield from _static_notes(arguments, observation, captured)
     yield from _limit_notes(facts.name, arguments)
-    if layers:
+    if sites := [each.partition(":")[2] for each in layers if len(each) > len("numpyro:") and ":" in each]:
+        yield (
+            f"what numpyro has for each example ({first_few([f'`{each}`' for each in sites])}) counts on a "
+            "device for the examples of all devices; the mean over them is that of the whole batch"
+        )
+    elif layers and "numpyro:" not in layers:
         yield (
             f"layers of {' and '.join(layers)} that name no axis "
             "of the devices take mean, variance and codebooks over all of them: those of the whole batch"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
+from jax_pmap.emit.context import SITE
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import OWN_SHARE, OWN_SIZE, Backend, Listing, Plan, Refusal, RefusalError, Request, Say
@@ -41,6 +42,7 @@ from jax_pmap.planning.layers import (
     coupling,
     is_of_one,
     named,
+    sites_of,
     to_synchronise,
     with_free_axis,
 )
@@ -196,7 +198,11 @@ def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case
     Where they are given what all devices have whole, that changes nothing. Of layers in a map, which may be
     over the examples, it is looked first whether it takes that.
     """
-    wanted = bool(case.saved.layers) if case.saved is not None else not all(map(is_of_one, whole.layers))
+    saved = case.saved.layers if case.saved is not None else ()
+    if sites := [each.removeprefix(SITE) for each in saved if each.startswith(SITE)]:
+        layers = to_synchronise(case.session, case.target, (), finder.statics, sites)
+        return _told(case, case.target, layers, ())
+    wanted = bool(saved) if case.saved is not None else not all(map(is_of_one, whole.layers))
     if not whole.layers or not wanted or case.request.backend is Backend.JIT:
         return case
     target = with_free_axis(case.target, case.request, whole.layers)
@@ -589,11 +595,12 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     if tried.layers is None:
         untold = () if case.layers else whole.layers
         tried.layers = coupling(case.session, case.target, refusal, untold)
-    if not tried.layers:
+    sites = None if tried.layers or case.layers else sites_of(case.session, refusal, roles)
+    if not tried.layers and sites is None:
         return None
     said = _said(case, refusal, tried, finder)
     target = with_free_axis(case.target, case.request, tried.layers)
-    layers = to_synchronise(case.session, target, tried.layers, roles.statics)
+    layers = to_synchronise(case.session, target, tried.layers, roles.statics, sites)
     if not layers:
         return None
     told = _told(case, target, layers, tried.layers)

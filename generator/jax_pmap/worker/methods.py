@@ -72,6 +72,7 @@ from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
 from .renaming import rename
 from .server import Handlers
+from .sites import find_sites
 from .specs import SEED
 from .target import ANSWERS, Target, become, current, leaf_axes
 from .tracing import (
@@ -414,8 +415,8 @@ def _surveyed(request: protocol.SurveyDraws) -> protocol.Draws:
     marker = draws.Marker()
     scope = {**target.namespace(), observe.RECORDER: marker}
     furnished = furnish(scope, request.tapped.around, {observe.RECORDER: marker})
-    fn: Callable[..., Any] = furnished(
-        target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    fn: Callable[..., Any] = target.over_devices(
+        furnished(target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope))
     )
     packed = Packed(values, statics)
     with prove.x64(target.x64):
@@ -907,6 +908,7 @@ HANDLERS: Handlers = {
     protocol.RunsInMap: runs_in_map,
     protocol.Synchronise: synchronise,
     protocol.FindReductions: find_reductions,
+    protocol.FindSites: find_sites,
     protocol.FindMinibatches: find_minibatches,
     protocol.CompareWithCall: compare_with_call,
     protocol.FindCallees: callees.find_callees,

@@ -832,6 +832,13 @@ class FindReductions(Request[tuple[tuple[Frame, ...], ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class FindSites(Request[tuple[str, ...] | None]):
+    """Names of the sites of numpyro models that have a value for each example; see `sites`."""
+
+    roles: Roles
+
+
+@dataclass(frozen=True, slots=True)
 class Minibatches:
     """The groups of consecutive rows that a function cuts its batch into."""
 
