@@ -95,6 +95,11 @@ def sums(w, x):
     return jnp.sum(x)
 
 
+@jax.jit
+def error_by_hand(w, x):
+    return by_hand(lambda w, x: jax.lax.pmean(error(w, x), "i"), w, x)
+
+
 def noisy(w, x):
     _, *keys = jax.random.split(jax.random.key(0), len(x) + 1)
     noise = jax.vmap(lambda key: jax.random.normal(key, x.shape[1:]))(jnp.stack(keys))

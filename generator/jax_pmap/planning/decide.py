@@ -118,12 +118,12 @@ class Decider:
         settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
         if settled and apart is None:
             return self._settled(state, answer, events, final)
-        # Before what reads of it is looked at: `return metrics.compute()`.
-        if apart is not None and self.mending.increment(state, apart):
-            return None
         if self._advance(state, events):
             return None
         if apart is not None and self._change_opened(state, apart, events):
+            return None
+        if apart is not None and self.mending.increment(state, apart):
+            state.hopeless.clear()  # What could not be made whole may be read of it: `metrics.compute()`.
             return None
         if apart is not None and not state.hopeless:
             if self.mending.change(state, apart, events):
