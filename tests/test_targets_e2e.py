@@ -488,3 +488,82 @@ def test_a_step_that_a_factory_binds_an_argument_of(project, name, made, called)
         .read_text()
         .endswith(f"{name} = functools.partial({called}, power=3.0)\n")
     )
+
+
+BESIDE = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def squares(a, b):
+    return (a - b) ** 2
+
+
+def mean_loss(w, x, y):
+    return jnp.sum(w)
+
+
+def make_step(error, rate, ascend=False):
+    def mean_loss(w, x, y):
+        seen = y > 0
+        return jnp.sum(error(x @ w, y) * seen) / jnp.sum(seen)
+
+    def update_step(w, x, y):
+        loss, grads = jax.value_and_grad(mean_loss)(w, x, y)
+        return w - rate * grads, loss
+
+    def ascent_step(w, x, y):
+        loss, grads = jax.value_and_grad(mean_loss)(w, x, y)
+        return w + rate * grads, loss
+
+    {bound}
+
+    @jax.jit
+    def step(w, x, y):
+        return update(w, x, y)
+
+    return step
+
+
+step = make_step(squares, 0.25)
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=3), rng.normal(size=(24, 3)), rng.normal(size=24)
+"""
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "update = update_step",
+        "update = ascent_step if ascend else update_step",
+        "update = jax.jit(update_step)",
+        pytest.param('update = {"step": update_step}["step"]', marks=pytest.mark.thorough),
+    ],
+)
+def test_functions_that_a_factory_defines_beside_a_step(project, bound):
+    """They are copied where the step calls them by another name, and where they call each other."""
+    project.write("train.py", BESIDE.replace("{bound}", bound))
+    command = "gen", "train.py::step", "--inputs", "train.py::inputs"
+    result = project.run(*command, "-o", "fast.py")
+    assert result.exit_code == 0, result.stderr
+    text = (project.folder / "fast.py").read_text()
+    assert "psum" in text
+    assert 'error = closure["error"]' in text
+    if "ascend" in bound:
+        # An import that makes the other one is told from the one of the proof.
+        project.write("train.py", BESIDE.replace("{bound}", bound).replace("ascend=False", "ascend=True"))
+        call = "import fast, train; fast.step(*train.inputs(0))"
+        ran = subprocess.run([sys.executable, "-c", call], env=simulated(4), capture_output=True, text=True)
+        assert ran.returncode != 0 and "`update` is not the function of the run" in ran.stderr
+
+
+def test_what_a_factory_binds_to_a_function_beside_a_step_is_not_that_function(project):
+    text = BESIDE.replace("{bound}", "update = functools.partial(update_step, y=0.5 * np.ones(24))")
+    text = text.replace("import jax\n", "import functools\n\nimport jax\n", 1)
+    project.write("train.py", text.replace("return update(w, x, y)", "return update(w, x)"))
+    result = project.run("gen", "train.py::step", "--inputs", "train.py::inputs")
+    assert result.exit_code == 1 and "Traceback" not in result.stderr, result.stderr

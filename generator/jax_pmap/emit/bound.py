@@ -6,9 +6,11 @@ import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from jax_pmap.emit.callees import enclosed
 from jax_pmap.model import refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target, binds_its_class, made_by_import
+from jax_pmap.syntax.definitions import statements
 from jax_pmap.worker.scopes import ALWAYS_THERE, free_names
 
 
@@ -41,7 +43,11 @@ def is_at_hand(target: Target) -> bool:
 
 
 def enclosed_in(
-    target: Target, copies: Mapping[str, FunctionFacts], taken: Collection[str]
+    target: Target,
+    copies: Mapping[str, FunctionFacts],
+    aliases: Mapping[str, str],
+    compared: Collection[str],
+    taken: Collection[str],
 ) -> Enclosed | None:
     """What the emitted file has to take from the object that importing the user's module makes.
 
@@ -51,20 +57,41 @@ def enclosed_in(
     Args:
         target: the function.
         copies: what the file has copies of, by name.
+        aliases: second names of those, as running has shown.
+        compared: names that the emitted code looks at, to see that they are as in the proof.
         taken: names that are not free there.
     """
     source, binding = target.source, target.source.binding
     own = target.facts.closure_names
     if binding is None or not own or not is_at_hand(target):
         return None
-    # Of those that it holds, what they hold in turn.
-    met, waiting = list[str](), [each for each in own if each in copies]
-    while waiting:
-        met.append(waiting.pop(0))
-        more = copies[met[-1]].closure_names
-        waiting += [each for each in more if each in copies and each not in (*met, *waiting)]
-    every = [*own, *(name for each in met for name in copies[each].closure_names)]
-    variables = [name for name in dict.fromkeys(every) if name not in copies]
+    functions = {
+        node.name: node
+        for scope in target.parsed.enclosing
+        for node, _ in statements(scope.body)
+        if isinstance(node, ast.FunctionDef) and not isinstance(scope, ast.ClassDef)
+    }
+    around = {name for scope in target.parsed.enclosing for name in target.parsed.scope_in(scope).bindings}
+
+    def meant(name: str) -> str:
+        """The function that a name is bound to."""
+        return aliases.get(name) or enclosed(target.parsed, name).rpartition(".")[2]
+
+    def held(name: str) -> Collection[str]:
+        if name in copies:
+            return copies[name].closure_names
+        return sorted(target.parsed.scope_in(functions[name]).free() & around)
+
+    # Of those that it holds, what they hold in turn; of functions without a copy, where that is compared.
+    met, every = list[str](), list(own)
+    for wanted in (copies, functions):
+        for name in every:  # grows while it is walked
+            is_looked_into = meant(name) in copies or not {*compared} <= {*every}
+            if meant(name) in wanted and name not in met and is_looked_into:
+                met.append(name)
+                every += [each for each in held(meant(name)) if each not in every]
+    needless = {name for name in every if meant(name) in copies and (name in copies or name not in compared)}
+    variables = [name for name in every if name not in needless]
 
     def free(name: str) -> str:
         return free(name + "_") if name in {*taken, *target.facts.taken_names, *every} else name

@@ -215,6 +215,8 @@ class CallGraph:
         source = self._source(callee.function)
         if source is None:
             return None
+        if self.is_beside(callee.function, called, caller):
+            return self._function(source, called)
         if "." not in source.qualname:
             inner = names_of_inner_scopes(caller.parsed.definition)
             if source.qualname in own_names(caller) | inner:
@@ -429,7 +431,9 @@ class CallGraph:
             self.why[called] = why
             return None
         is_here = source.path == self.target.source.path
-        return UserFunction(parsed, facts, called if is_here or "." not in called else facts.name)
+        # One inside another function may be called by a second name, which is bound to it there.
+        by_own = bool(parsed.enclosing) or ("." in called and not is_here)
+        return UserFunction(parsed, facts, facts.name if by_own else called)
 
     def transformed(self, called: str, caller: UserFunction) -> Transformed | None:
         """The function that an object named ``called`` up to its last part holds, and runs when called so."""
@@ -472,7 +476,7 @@ class CallGraph:
         names = resolver_of(transformed.source)
         tops = {each.name for each in names.tree.body if isinstance(each, ast.FunctionDef)}
         around = caller is self.origin and transformed.source.path == caller.source.path
-        name = enclosed(self.target, transformed.function) if around else transformed.function
+        name = enclosed(self.target.parsed, transformed.function) if around else transformed.function
         source: Source | None = dataclasses.replace(transformed.source, qualname=name, binding=None)
         if name == transformed.function and name not in tops:
             source = self._imported(name, transformed.source)
@@ -665,12 +669,33 @@ class CallGraph:
         """Where a function of the caller's own file stands."""
         if "." in called:
             return None
-        around = caller is self.origin and called in caller.facts.closure_names
+        around = self._around(called, caller)
         tops = {node.name for node in caller.parsed.tree.body if isinstance(node, ast.FunctionDef)}
+        if called in caller.facts.closure_names and not around:
+            return None  # The function around may be given it.
         if not around and called not in caller.facts.module_names and called not in tops:
             return None
-        name = enclosed(self.target, called) if around else called
-        return dataclasses.replace(caller.source, qualname=name)
+        return dataclasses.replace(caller.source, qualname=around or called)
+
+    def is_beside(self, reference: str, called: str, caller: UserFunction) -> bool:
+        """Whether what a caller names ``called`` is defined once, in the function that made the target."""
+        source, parsed = self._source(reference), self.target.parsed
+        maker, _, name = source.qualname.rpartition(".") if source is not None else ("", "", "")
+        if source is None or called not in caller.facts.closure_names or source.path != parsed.source.path:
+            return False
+        if not maker or maker != parsed.source.qualname.rpartition(".")[0]:
+            return False
+        around = parsed.enclosing[-1]
+        definitions = parsed.scope_in(around).bindings.get(name, ())
+        return isinstance(around, ast.FunctionDef) and [each.kind for each in definitions] == ["def"]
+
+    def _around(self, called: str, caller: UserFunction) -> str:
+        """Dotted name of the function beside the target that it and a caller know by a name, or ``""``."""
+        if called not in caller.facts.closure_names or caller.source.path != self.target.source.path:
+            return ""
+        name = enclosed(self.target.parsed, called)
+        is_same = caller is self.origin or name == enclosed(caller.parsed, called)
+        return name if is_same and "." in name else ""
 
     def _in_module(self, called: str, caller: UserFunction) -> Source | None:
         """Where a function that the caller's file imports, or whose module it imports, stands."""
@@ -1000,14 +1025,26 @@ def imported_as(source: Source, called: str) -> tuple[str, str] | None:
     return (module, name) if module else None
 
 
-def enclosed(target: Target, name: str) -> str:
-    """Dotted name of the function `name` that the nearest scope around the target defines."""
-    parts = target.source.qualname.split(".")
-    for depth in range(len(target.parsed.enclosing), 0, -1):
-        scope = target.parsed.enclosing[depth - 1]
-        inside = (statement for statement, _ in statements(scope.body))
-        if not isinstance(scope, ast.ClassDef) and any(getattr(each, "name", "") == name for each in inside):
-            return ".".join([*parts[:depth], name])
+def enclosed(parsed: ParsedSource, name: str) -> str:
+    """Dotted name of the function that the nearest scope around another one knows by a `name`.
+
+    It is defined there, or the name is bound there once, to another such: ``update_fn = update_step``.
+    """
+    parts = parsed.source.qualname.split(".")
+    for depth in range(len(parsed.enclosing), 0, -1):
+        scope = parsed.enclosing[depth - 1]
+        if isinstance(scope, ast.ClassDef):
+            continue
+        inside = [statement for statement, _ in statements(scope.body)]
+        wanted = name
+        for _ in range(PASSED_ON):
+            if any(getattr(each, "name", "") == wanted for each in inside):
+                return ".".join([*parts[:depth], wanted])
+            bound = parsed.scope_in(scope).bindings.get(wanted, ())
+            value = bound[0].value if len(bound) == 1 else None
+            if not isinstance(value, ast.Name):
+                break
+            wanted = value.id
     return name
 
 

@@ -242,7 +242,9 @@ def _unit(
     if bound:
         imports += bound.imports
     siblings = {other.name: other.facts for other in adapted if other.source.path == source.path}
-    enclosed = enclosed_in(target, siblings, {name, *own_names})
+    looked_at = {each.path.partition(".")[0] for each in plan.captured}
+    aliases = {each.called: each.function.rpartition(".")[2] for each in plan.callees}
+    enclosed = enclosed_in(target, siblings, aliases, looked_at, {name, *own_names})
     if enclosed:
         imports += enclosed.imports
     if facts.future_annotations:

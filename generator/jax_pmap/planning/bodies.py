@@ -217,7 +217,7 @@ class Bodies:
                 transformed := self.call_graph.transformed(called, self.home(caller))
             ):
                 out[called] = transformed.around(self.home(scope).facts.name)
-            elif caller == body.scope.index and "[" in called:
+            elif caller == body.scope.index and ("[" in called or self.home(scope).parsed.enclosing):
                 out[called] = self.home(scope).facts.name
         return out
 

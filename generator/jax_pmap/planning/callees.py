@@ -242,10 +242,18 @@ class Callees:
         call_graph = self.bodies.call_graph
         where = shown(found, self.session.directory)
         nested = "<locals>" in found.qualname
+        reference = f"{found.module}:{found.qualname.replace('.<locals>', '')}"
+        if (
+            found.alone
+            and nested
+            and where
+            and call_graph.is_beside(reference, called, self.bodies.homes[caller.scope.index])
+        ):
+            self._take(called, caller, reference)
+            return
         if not where or not found.importable or nested or self._in_another_script(found):
             self.why[called] = self._reason(called, [found])
             return
-        reference = f"{found.module}:{found.qualname}"
         if not call_graph.gives_back(reference, found.line):
             self.why[called] = f"`{found.qualname}` has a decorator that is not known ({where})"
             return

@@ -113,12 +113,14 @@ class Opening:
                 self._open(state, call, run.function, run.function_span, body, True, run.repeats)
                 for run in runs
             ]
-            for run in runs:
-                scope = self._scope_of(run.function, body, run.function_span)
+            scopes = [self._scope_of(run.function, body, run.function_span) for run in runs]
+            for run, scope in zip(runs, scopes, strict=True):
                 if scope is not None:
                     state.deciding |= {scope} if run.decides else set()
                     state.stacking |= {scope} if run.stacks else set()
-            return any(opened)
+            # Else it may be what has a name that the body does not see.
+            if any(opened) or any(scope is not None for scope in scopes) or not self._users_own(callee, home):
+                return any(opened)
         return (
             self._open(state, call, callee, call.span)
             or self._open_made(state, call)
@@ -285,7 +287,8 @@ class Opening:
         if scope is None and not given:
             bound = behind(caller.parsed, callee)
             if bound:
-                scope, callee = self._scope_of(bound, body, span), bound
+                scope = self._scope_of(bound, body, span)
+                callee = bound if scope is not None or self.find.scopes(bound, body) else callee
         made = transformed_inside(caller.parsed, callee) if scope is None else ""
         scope = self._scope_of(made, body, span) if made else scope
         if scope is not None:

@@ -123,6 +123,7 @@ def described(value: Any) -> Callee:
         scope=vars(raw).get(SCOPE),
         named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
         importable=named(raw.__module__, raw.__qualname__) is innermost(value),
+        alone=inspect.unwrap(value) is raw,
     )
 
 

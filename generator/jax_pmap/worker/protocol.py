@@ -986,6 +986,8 @@ class Callee:
     named: bool = False
     #: Whether that holds of what arguments are bound to.
     importable: bool = False
+    #: Whether a function is called as it is: nothing is bound to it, and what is around it merely compiles.
+    alone: bool = False
     #: The class that defines a method, and whether its objects can have no other one.
     owner: str = ""
     frozen: bool = False
