@@ -2211,3 +2211,50 @@ def test_hidden_units_are_not_divided_while_every_device_does_the_rest(shared: P
     said = ("`jnp.sort(z, axis=0)` couples the examples of the batch",)
     args = ("gen", "spread.py::spread", "--inputs", "spread.py::inputs")
     shared.refused("JP043", *args, says=said, exit_code=1)
+
+
+FLAGGED = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    @functools.partial(jax.jit, static_argnames=("metrics", "scaled"))
+    def step(w, x, metrics=True, scaled=False):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        if scaled:
+            grad = grad / jnp.mean(x**2)
+        info = {"loss": loss}
+        if metrics:
+            info["largest"] = jnp.max(x)
+        return w - 0.1 * grad, info
+
+
+    def inputs():
+        return {"w": jnp.ones(3), "x": jnp.arange(72.0).reshape(24, 3) / 72}
+"""
+
+
+def test_a_flag_that_changes_what_is_returned_is_told_by_one_trace(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    ask = Session.ask
+
+    def noted(self: Session, request: Any, *doing: Any) -> Any:
+        asked.append(request)
+        return ask(self, request, *doing)
+
+    monkeypatch.setattr(Session, "ask", noted)
+    project.write("flagged.py", textwrap.dedent(FLAGGED))
+    words = ("flagged.py::step", "--inputs", "flagged.py::inputs", "--output-format", "json")
+    made = project.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    seen = [dict(each.overrides) for each in asked if type(each).__name__ == "Observe"]
+    # Without metrics it returns something else, which the emitted code does not take.
+    assert {"metrics": "False"} not in seen
+    assert {"scaled": "True"} in seen
+    code = json.loads(made.stdout)["code"]
+    assert "scaled not in (False, True)" in code
+    assert "metrics is not True" in code or "metrics != True" in code, code

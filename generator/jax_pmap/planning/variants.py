@@ -42,7 +42,7 @@ from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import NOT_TAKEN, Constants, FixedForm, unless
+from jax_pmap.worker.protocol import NOT_TAKEN, Constants, FixedForm, ReturnsAlike, unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +290,10 @@ def _observe_others(
         if by_name[name]["type"] == "bool":
             others = [value for value in ("True", "False") if value != given]
         for value in dict.fromkeys(others):
+            # A flag that adds metrics to the results is told by one trace, where all that follows takes many.
+            asked = ReturnsAlike(roles.request(), {name: value})
+            if unless(NOT_TAKEN, observer.session.ask, asked, "tracing the function") is False:
+                continue
             found = unless(NOT_TAKEN, observer.observe, roles, {name: value}, count, syncs)
             if not isinstance(found, Observation) or kinds(found) != kinds(base) or clash(syncs, found.syncs):
                 continue

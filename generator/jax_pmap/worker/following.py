@@ -265,8 +265,10 @@ def _returned(out: Any, given: Values, packed: Packed, mutated: Mapping[str, boo
 
 # --- made once ------------------------------------------------------------------------------
 
-#: Where targets keep their traces: on the example inputs, on inputs of other shapes, for any number of rows.
-OF_INPUTS, OF_SHAPES, FOR_ALL_SIZES = "followed", "followed for shapes", "for all sizes"
+#: Where targets keep their traces: on the example inputs, these with other static arguments, on inputs of
+#: other shapes, for any number of rows.
+OF_INPUTS, OF_OTHERS = "followed", "followed for others"
+OF_SHAPES, FOR_ALL_SIZES = "followed for shapes", "for all sizes"
 
 
 def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
@@ -302,6 +304,25 @@ def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
         return next(known, None) or follow(values, statics, watched=False, leaves=leaves)
 
     return target.once(OF_SHAPES, key, made, most=1)
+
+
+def of_others(roles: protocol.Roles, overrides: Mapping[str, str]) -> Followed | None:
+    """The trace of the target on its example inputs with other static arguments; None where there is none.
+
+    It is the one that `for_all_sizes` asks for, should these values be looked at.
+    """
+    target, axes = current(), leaf_axes(roles)
+
+    def made() -> Followed | None:
+        values = target.values(overrides)
+        rows = arguments.batch_size(values, axes)
+        leaves = abstract_leaves(Packed(values, roles.statics), axes, rows or None)
+        jax.clear_caches()
+        return attempted(follow, values, roles.statics, watched=may_part(), leaves=leaves)
+
+    key = protocol.encode((roles, overrides)), bool(jax.config.jax_enable_x64)
+    found: Followed | None = target.once(OF_OTHERS, key, made, most=1)
+    return found
 
 
 def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Followed | None:
@@ -341,7 +362,8 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
         rows = arguments.batch_size(values, axes)
         leaves = abstract_leaves(packed, axes, rows or None)
         asked = Asked.of(packed, leaves)
-        known = (each for each in target.known(OF_INPUTS) if each.asked.is_of(target, asked))
+        traced = filter(None, (*target.known(OF_INPUTS), *target.known(OF_OTHERS)))
+        known = (each for each in traced if each.asked.is_of(target, asked))
         given = next((each for each in known if each.watch.taken or not watched), None)
         if given is None:
             given = follow(values, statics, watched=watched, leaves=leaves)

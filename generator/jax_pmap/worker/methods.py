@@ -81,6 +81,7 @@ from .tracing import (
     find_reductions,
     measured,
     precision,
+    returns_alike,
     trace,
     widened,
 )
@@ -916,6 +917,7 @@ HANDLERS: Handlers = {
     protocol.Observe: observing.observe_code,
     protocol.TellSizes: tell_sizes,
     protocol.TellFew: tell_few,
+    protocol.ReturnsAlike: returns_alike,
     protocol.TellPadded: tell_padded,
     protocol.SurveyDraws: survey_draws,
     protocol.Derive: derive_code,

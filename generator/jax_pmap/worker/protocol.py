@@ -1075,6 +1075,14 @@ class TellSizes(Request[tuple[int, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnsAlike(Request[bool]):
+    """Whether the target returns leaves at the same paths with other values of static arguments."""
+
+    roles: Roles
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class TellFew(Request[tuple[tuple[int, int], ...]]):
     """From and up to how many rows, multiples of some number, the target is another program than for many."""
 

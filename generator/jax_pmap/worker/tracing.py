@@ -13,7 +13,17 @@ from . import arguments, couplings, effects, layers, minibatches, modules, proto
 from .arguments import Packed, Values
 from .compiling import COMPILING
 from .exceptions import attempted, describe_exception, raising, text_of
-from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
+from .following import (
+    OF_INPUTS,
+    Returned,
+    asks_sizes,
+    for_all_sizes,
+    is_given_alike,
+    of_inputs,
+    of_others,
+    of_shapes,
+    traced_as,
+)
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import equations, is_mapped
 from .leaves import shape_of, to_float64
@@ -74,6 +84,19 @@ def trace(request: protocol.Trace) -> Traced:
             for length in sorted(lengths & {*shape_of(found.packed.leaves[at])})
         ),
     )
+
+
+def returns_alike(request: protocol.ReturnsAlike) -> bool:
+    """Whether the target returns leaves at the same paths with other values; True where it is not traced."""
+
+    def paths(returned: Returned) -> list[str]:
+        return [row["path"] for row in returned.rows if row["category"] != "opaque"]
+
+    target = current()
+    with prove.x64(target.x64):
+        given = target.known(OF_INPUTS) or (of_inputs(request.roles.statics, watched=False),)
+        other = of_others(request.roles, request.overrides)
+    return other is None or paths(given[-1].returned) == paths(other.returned)
 
 
 def of_size(roles: protocol.Roles, rows: int) -> Returned:
