@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from project import Project
 
+from jax_pmap.planning.made_inside import Group
+
 CODE = '''
     import jax
     import jax.numpy as jnp
@@ -434,3 +436,25 @@ def test_a_population_that_a_library_gives_beside_its_state_is_divided(
     )
     assert again.exit_code == 0, again.stderr
     assert "population = own_share(population)" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "rows", "expected"),
+    [
+        ((96, 5), 0, 24, True),
+        ((96, 5), 0, 96, False),
+        ((96, 5), 0, 36, False),
+        # Steps and environments as one batch, as in PPO.
+        ((16, 24), 1, 96, True),
+        ((16, 24, 5), 1, 16, True),
+        ((16, 24), 1, 24, False),
+        ((16, 24), 1, 80, False),
+        ((16, 24), 1, 384, False),
+        ((2, 3, 24), 2, 36, False),
+    ],
+)
+def test_minibatches_are_parts_of_the_rows_of_one_or_two_axes(
+    shape: tuple[int, ...], axis: int, rows: int, expected: bool
+) -> None:
+    group = Group(rows=rows, syncs=(), numbers=1, total=1, made=1, within=frozenset())
+    assert group.is_part_of([(shape, axis)]) == expected

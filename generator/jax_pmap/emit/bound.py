@@ -77,7 +77,7 @@ def enclosed_in(
         """The function that a name is bound to."""
         return aliases.get(name) or enclosed(target.parsed, name).rpartition(".")[2]
 
-    def held(name: str) -> Collection[str]:
+    def closure_of(name: str) -> Collection[str]:
         if name in copies:
             return copies[name].closure_names
         return sorted(target.parsed.scope_in(functions[name]).free() & around)
@@ -89,7 +89,7 @@ def enclosed_in(
             is_looked_into = meant(name) in copies or not {*compared} <= {*every}
             if meant(name) in wanted and name not in met and is_looked_into:
                 met.append(name)
-                every += [each for each in held(meant(name)) if each not in every]
+                every += [each for each in closure_of(meant(name)) if each not in every]
     needless = {name for name in every if meant(name) in copies and (name in copies or name not in compared)}
     variables = [name for name in every if name not in needless]
 

@@ -58,8 +58,16 @@ class Group:
     within: frozenset[int]
 
     def is_part_of(self, batch: Sequence[tuple[Sequence[int], int]]) -> bool:
-        """Whether it has the rows of a minibatch of a batch: shapes of leaves, each with its axis."""
-        return any(self.rows < shape[axis] and shape[axis] % self.rows == 0 for shape, axis in batch)
+        """Whether it has the rows of a minibatch of a batch: shapes of leaves, each with its axis.
+
+        Of trajectories, (time, batch, …), these are often rows of both, put one behind the other.
+        """
+
+        def divides(shape: Sequence[int], axis: int) -> bool:
+            both = math.prod(shape[:2]) if axis == 1 and self.rows != shape[axis] else 0
+            return any(self.rows < size and size % self.rows == 0 for size in (shape[axis], both))
+
+        return any(divides(shape, axis) for shape, axis in batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +168,11 @@ class Inside:
             tried.append(self._tried(roles, equal))
         rows, all_of_batch = {group.rows for group in groups}, {shape[axis] for shape, axis in leaves}
 
-        def order(group: Group) -> tuple[bool, bool, int]:
-            # As many as the batch has may be the order of its rows, and minibatches are taken in that.
-            return bool(group.within & rows), group.rows in all_of_batch, -group.numbers
+        def order(group: Group) -> tuple[bool, bool, bool, int]:
+            # As many as the batch has may be the order of its rows, and minibatches are taken in that. As few
+            # as minibatches may be are rather how many of these there are.
+            few = group.rows < ROWS
+            return few, bool(group.within & rows), group.rows in all_of_batch, -group.numbers
 
         groups = sorted(groups, key=order)[:TRIED]
         for i, group in enumerate(groups):
@@ -290,12 +300,15 @@ class _Made:
                 continue
             for axis, rows in self._begins(expression.point, fewest):
                 found.setdefault(rows, []).append((expression.point, axis))
-        begun = {point for places in found.values() for point, _ in places}
+        begun, made = {point for places in found.values() for point, _ in places}, {*found}
         for point, (_, statement) in self.unpacked.items():
             assert statement.value is not None
+            # What a parameter is given has rows where it is made.
+            known = made if self._is_parameter(statement) else set()
             if begun.isdisjoint((statement.value, *self._parts(statement.value))):
                 for axis, rows in self._begins(point, fewest):
-                    found.setdefault(rows, []).append((point, axis))
+                    if rows not in known:
+                        found.setdefault(rows, []).append((point, axis))
         return [self._group(rows, each) for rows, each in found.items()]
 
     def with_own_positions(self, group: Group) -> Group | None:
@@ -356,6 +369,12 @@ class _Made:
         shape = event.leaves[0]["shape"]
         new = [each for each in fit if each[1] not in known or _cut_off(shape, each[0], below)]
         return [(axis, size) for size, axis in {size: axis for axis, size in reversed(new)}.items()]
+
+    def _is_parameter(self, statement: Statement) -> bool:
+        """Whether a statement takes a parameter of its function apart: ``x, y = batch``."""
+        assert statement.value is not None
+        body = next(each for each in self.bodies if statement.index in each.statements)
+        return self.expressions[statement.value].text in body.scopes[statement.scope].parameters
 
     def _lays_out(self, point: int) -> bool:
         """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made anew."""

@@ -12,7 +12,7 @@ from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import FOLD, OWN_SHARE, Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
-from jax_pmap.planning.benefit import MOST_IN_SHARES, in_vain
+from jax_pmap.planning.benefit import MOST_IN_SHARES, NEARLY_ALL, in_vain
 from jax_pmap.planning.callables import (
     constant_paths,
     constant_source,
@@ -161,6 +161,9 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         base = other if not isinstance(other, Refusal) else base
     if isinstance(base, Refusal):
         return base
+    if onward is Onward.OWN_SHARES and (base.share or 0.0) > NEARLY_ALL:
+        # Devices have their part of nothing that takes work: it is not worth finding out what else it needs.
+        return Confirmed(base, ({},), {}, base.reached, ())
     explicit = request.backend is not Backend.JIT
     forms: tuple[FixedForm, ...] = ()
     if explicit:
