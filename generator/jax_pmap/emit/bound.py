@@ -65,33 +65,7 @@ def enclosed_in(
     own = target.facts.closure_names
     if binding is None or not own or not is_at_hand(target):
         return None
-    functions = {
-        node.name: node
-        for scope in target.parsed.enclosing
-        for node, _ in statements(scope.body)
-        if isinstance(node, ast.FunctionDef) and not isinstance(scope, ast.ClassDef)
-    }
-    around = {name for scope in target.parsed.enclosing for name in target.parsed.scope_in(scope).bindings}
-
-    def meant(name: str) -> str:
-        """The function that a name is bound to."""
-        return aliases.get(name) or enclosed(target.parsed, name).rpartition(".")[2]
-
-    def closure_of(name: str) -> Collection[str]:
-        if name in copies:
-            return copies[name].closure_names
-        return sorted(target.parsed.scope_in(functions[name]).free() & around)
-
-    # Of those that it holds, what they hold in turn; of functions without a copy, where that is compared.
-    met, every = list[str](), list(own)
-    for wanted in (copies, functions):
-        for name in every:  # grows while it is walked
-            is_looked_into = meant(name) in copies or not {*compared} <= {*every}
-            if meant(name) in wanted and name not in met and is_looked_into:
-                met.append(name)
-                every += [each for each in closure_of(meant(name)) if each not in every]
-    needless = {name for name in every if meant(name) in copies and (name in copies or name not in compared)}
-    variables = [name for name in every if name not in needless]
+    met, every, variables = _closures(target, copies, aliases, compared)
 
     def free(name: str) -> str:
         return free(name + "_") if name in {*taken, *target.facts.taken_names, *every} else name
@@ -113,6 +87,42 @@ def enclosed_in(
     module = f"import inspect as {inspect}" if inspect != "inspect" else "import inspect"
     there = (binding.file or source).module
     return Enclosed("\n".join(lines), (module, f"from {there} import {binding.qualname} as {made}"))
+
+
+def _closures(
+    target: Target, copies: Mapping[str, FunctionFacts], aliases: Mapping[str, str], compared: Collection[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The functions that a target finds by closures, all names in their closures and its own, those to take.
+
+    Not to be taken is what has a copy. The arguments are those of `enclosed_in`.
+    """
+    functions = {
+        node.name: node
+        for scope in target.parsed.enclosing
+        for node, _ in statements(scope.body)
+        if isinstance(node, ast.FunctionDef) and not isinstance(scope, ast.ClassDef)
+    }
+    around = {name for scope in target.parsed.enclosing for name in target.parsed.scope_in(scope).bindings}
+
+    def meant(name: str) -> str:
+        """The function that a name is bound to."""
+        return aliases.get(name) or enclosed(target.parsed, name).rpartition(".")[2]
+
+    def closure_of(name: str) -> Collection[str]:
+        if name in copies:
+            return copies[name].closure_names
+        return sorted(target.parsed.scope_in(functions[name]).free() & around)
+
+    # Of those that it holds, what they hold in turn; of functions without a copy, where that is compared.
+    met, every = list[str](), list(target.facts.closure_names)
+    for wanted in (copies, functions):
+        for name in every:  # grows while it is walked
+            is_looked_into = meant(name) in copies or not {*compared} <= {*every}
+            if meant(name) in wanted and name not in met and is_looked_into:
+                met.append(name)
+                every += [each for each in closure_of(meant(name)) if each not in every]
+    needless = {name for name in every if meant(name) in copies and (name in copies or name not in compared)}
+    return met, every, [name for name in every if name not in needless]
 
 
 def _partial(target: Target) -> bool:

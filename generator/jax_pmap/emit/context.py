@@ -80,6 +80,11 @@ def libraries_of(layers: Iterable[str]) -> set[str]:
     return {layer.partition(":")[0] for layer in layers}
 
 
+def sites_in(layers: Iterable[str]) -> list[str]:
+    """The names of sites of numpyro models among layers; ``""`` where a model has none that is told."""
+    return [layer.removeprefix(SITE) for layer in layers if layer.startswith(SITE)]
+
+
 def over_devices(
     n: Names, layers: Sequence[str], in_maps: bool, own: Sequence[Intercepted] = ()
 ) -> dict[str, Any]:
@@ -89,19 +94,18 @@ def over_devices(
         # Batch norms, and quantisers with their codebooks.
         "haiku": (n.hk, "cross_replica_axis", 'hasattr(layer, "cross_replica_axis")'),
     }
-    sites = [layer.removeprefix(SITE) for layer in layers if layer.startswith(SITE)]
+    sites = sites_in(layers)
     told = [known[layer] for layer in layers if layer in known]
     call = "return function(*args, **kwargs)"
     names = [(each[0], name) for each, name in zip(told, ("told", "told_too"), strict=False)]
     names += [(known[each][0], "copied") for each in dict.fromkeys(method.library for method in own)]
     if names:
         call = f"with {', '.join(f'{each}.intercept_methods({name})' for each, name in names)}: {call}"
-    models = any(layer.startswith(SITE) for layer in layers)
-    if models:
+    if sites:
         call = f"with OverDevices(): {call}"
     return {
         "over_devices": bool(layers or own),
-        "models": models,
+        "models": bool(sites),
         "sites": ", ".join(map(json.dumps, filter(None, sites))),
         "told": told,
         "copies": [(each.method, each.copy) for each in own],

@@ -345,13 +345,11 @@ class Gathering:
         def found_below(expression: Expression) -> list[tuple[Expression, int]]:
             out: list[tuple[Expression, int]] = []
             for child in self.table.children.get(expression.point, ()):
-                event = events.get(child.point)
-                leaf = event.leaves[0] if event is not None and len(event.leaves) == 1 else {}
-                axes = [i for i, size in enumerate(leaf.get("shape") or ()) if size in sizes]
-                if not leaf.get("whole") or len(axes) != 1:
+                axis = all_rows_along(events.get(child.point), sizes)
+                if axis is None:
                     out += found_below(child)
                 elif all(each.span not in gathered for each in (child, *self.table.descendants(child.point))):
-                    out.append((child, axes[0]))
+                    out.append((child, axis))
             return out
 
         found = found_below(failing)
@@ -364,12 +362,10 @@ class Gathering:
         found: dict[Expression, int] = {}
         gathered = [sync.span for sync in state.syncs if sync.op == "all_gather"]
         for name in (e for e in self.table.descendants(expression.point) if e.span not in gathered):
-            event = events.get(name.point)
             made = self.table.bound(name) if name.text.isidentifier() else None
-            if made is None or event is None or len(event.leaves) != 1 or not event.leaves[0].get("whole"):
-                continue
-            axes = [i for i, size in enumerate(event.leaves[0].get("shape") or ()) if size in sizes]
-            found |= {made: axes[0]} if len(axes) == 1 else {}
+            axis = all_rows_along(events.get(name.point), sizes)
+            if made is not None and axis is not None:
+                found[made] = axis
         return found
 
     def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
@@ -549,3 +545,10 @@ def some_rows(part: Event, event: Event, axis: int) -> bool:
 def share_shaped(event: Event) -> int | None:
     """The axis along which an array has the shape of a share, or None: what is known where a run failed."""
     return event.leaves[0].get("split") if len(event.leaves) == 1 else None
+
+
+def all_rows_along(event: Event | None, sizes: Container[int]) -> int | None:
+    """The one axis of an array that has one of some sizes, where every device has all of it; else None."""
+    leaf = event.leaves[0] if event is not None and len(event.leaves) == 1 else {}
+    axes = [axis for axis, size in enumerate(leaf.get("shape") or ()) if size in sizes]
+    return axes[0] if leaf.get("whole") and len(axes) == 1 else None

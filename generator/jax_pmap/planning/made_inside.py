@@ -373,8 +373,11 @@ class _Made:
     def _is_parameter(self, statement: Statement) -> bool:
         """Whether a statement takes a parameter of its function apart: ``x, y = batch``."""
         assert statement.value is not None
-        body = next(each for each in self.bodies if statement.index in each.statements)
-        return self.expressions[statement.value].text in body.scopes[statement.scope].parameters
+        parameters = self._body_of(statement.index).scopes[statement.scope].parameters
+        return self.expressions[statement.value].text in parameters
+
+    def _body_of(self, statement: int) -> Body:
+        return next(body for body in self.bodies if statement in body.statements)
 
     def _lays_out(self, point: int) -> bool:
         """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made anew."""
@@ -391,7 +394,7 @@ class _Made:
             names |= new
             new = {read for name in new for read in self.reads.get(name, ())} - names
         # Another function means other values by these names.
-        own = next(body for body in self.bodies if whole.statement in body.statements)
+        own = self._body_of(whole.statement)
         here = own.statements[whole.statement]
         scopes = [
             scope.index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from jax_pmap.emit.context import SITE, sites_in
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Leaf, Request, Role, moded
 from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
@@ -34,12 +35,12 @@ def plan_notes(
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
     yield from _static_notes(arguments, observation, captured)
     yield from _limit_notes(facts.name, arguments)
-    if sites := [each.partition(":")[2] for each in layers if len(each) > len("numpyro:") and ":" in each]:
+    if sites := [*filter(None, sites_in(layers))]:
         yield (
             f"what numpyro has for each example ({first_few([f'`{each}`' for each in sites])}) counts on a "
             "device for the examples of all devices; the mean over them is that of the whole batch"
         )
-    elif layers and "numpyro:" not in layers:
+    elif layers and SITE not in layers:
         yield (
             f"layers of {' and '.join(layers)} that name no axis "
             "of the devices take mean, variance and codebooks over all of them: those of the whole batch"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
-from jax_pmap.emit.context import SITE
+from jax_pmap.emit.context import sites_in
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import OWN_SHARE, OWN_SIZE, Backend, Listing, Plan, Refusal, RefusalError, Request, Say
@@ -199,7 +199,7 @@ def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case
     over the examples, it is looked first whether it takes that.
     """
     saved = case.saved.layers if case.saved is not None else ()
-    if sites := [each.removeprefix(SITE) for each in saved if each.startswith(SITE)]:
+    if sites := sites_in(saved):
         layers = to_synchronise(case.session, case.target, (), finder.statics, sites)
         return _told(case, case.target, layers, ())
     wanted = bool(saved) if case.saved is not None else not all(map(is_of_one, whole.layers))
