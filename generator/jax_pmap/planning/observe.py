@@ -33,6 +33,8 @@ class Spent:
 
     #: Operations of the programs that were traced.
     operations: int = 0
+    #: Whether the function was looked at in a map over devices.
+    in_map: bool = False
 
 
 class Observer(Placer):
@@ -51,11 +53,16 @@ class Observer(Placer):
         onward: Onward = Onward.ALL,
         settled: Sequence[str] = (),
         spent: Spent | None = None,
+        check_in_map: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """An observer of `body`; see `Placer` and `Decider`."""
+        """An observer of `body`; see `Placer` and `Decider`.
+
+        `check_in_map` raises the refusal of a function that runs in no map, given its static arguments.
+        """
         super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
         self.session, self.say, self.onward = session, say, onward
         self.spent = Spent() if spent is None else spent
+        self.check_in_map = check_in_map
         #: Points of names of other scopes that are tapped as well.
         self.beyond: frozenset[int] = frozenset()
         #: Rows of the batch that is observed, where it is not the given one.
@@ -148,6 +155,9 @@ class Observer(Placer):
             found = decider.decide(state, self._run(roles, overrides, count, state))
             if found is not None:
                 return found
+            if any(sync.op == "all_gather" for sync in state.syncs):
+                # It seems to couple examples, as loops of libraries do that run in no map, and much follows.
+                self.check_in_map(roles.statics)
         return Refusal(
             "JP069",
             f"no set of collectives was found within {ROUNDS} rounds",

@@ -32,7 +32,7 @@ from jax_pmap.planning.benefit import (
     is_gathered,
     may_gather_less,
 )
-from jax_pmap.planning.coupling import COUPLED, fails_in_any_map
+from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
@@ -73,7 +73,6 @@ from jax_pmap.planning.repeats import check_repeats, or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles, wanted_shares
 from jax_pmap.planning.tensor import along_axis
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
-from jax_pmap.problems import error_span
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -135,7 +134,7 @@ def find_plan(
         if finder.only_state:
             tried.inside = Inside(case, finder.without_batch()).best()
             if tried.inside is not None and isinstance(tried.inside.outcome, Refusal):
-                _check_in_map(case, finder)
+                case.check_in_map(finder.statics)
         found = (
             _plan_inside(case, whole, tried)
             or _of_arguments(case, finder, whole, tried)
@@ -276,7 +275,7 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if (lacking := _lacks_identity(case, tried)) is not None and not finder.divides_state(roles):
             raise RefusalError(_without_axis(_said(case, lacking, tried, finder), whole))
         if tried.refusal is not None and tried.observed == 1:
-            _check_in_map(case, finder)
+            case.check_in_map(finder.statics)
         parts = _parts_of_minibatches(case, finder, tried)
         if parts is not None:
             return _plan(case, *parts, whole)
@@ -323,22 +322,6 @@ def _chosen(
     """The plan of what was found, or of what divides the same in a better way."""
     roles, found = _or_along(case, finder, roles, found)
     return _plan(case, *_or_inside(case, finder, roles, found), whole)
-
-
-def _check_in_map(case: Case, finder: RoleFinder) -> None:
-    """Refuse a function that runs in no map over devices, whatever it is given.
-
-    Raises:
-        RefusalError: JP068.
-    """
-    if case.request.backend is Backend.JIT:
-        return
-    raised = case.session.ask(protocol.RunsInMap(finder.statics), "tracing the function in a map")
-    facts = case.target.facts
-    span = error_span(raised, case.session.directory) or facts.span
-    unmapped = fails_in_any_map(facts.name, raised, span) if raised else None
-    if unmapped is not None:
-        raise RefusalError(unmapped)
 
 
 def _leaves_more(found: Confirmed, fallback: tuple[Roles, Confirmed] | None) -> bool:

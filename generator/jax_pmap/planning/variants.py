@@ -11,7 +11,19 @@ from typing import Any
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import FOLD, OWN_SHARE, Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
+from jax_pmap.model import (
+    FOLD,
+    OWN_SHARE,
+    Backend,
+    Guard,
+    Listing,
+    Plan,
+    Refusal,
+    RefusalError,
+    Request,
+    Say,
+    Sync,
+)
 from jax_pmap.planning.benefit import MOST_IN_SHARES, NEARLY_ALL, in_vain
 from jax_pmap.planning.callables import (
     constant_paths,
@@ -23,7 +35,7 @@ from jax_pmap.planning.callables import (
     undecided_constants,
     unknown,
 )
-from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.coupling import fails_in_any_map, shortened
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import PARTIAL
 from jax_pmap.planning.folds import find_folds
@@ -38,6 +50,7 @@ from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
 from jax_pmap.planning.written import own_sizes, with_positions
+from jax_pmap.problems import error_span
 from jax_pmap.reading.decorators import receiver_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
@@ -84,7 +97,25 @@ class Case:
             onward,
             settled,
             self.spent,
+            self.check_in_map,
         )
+
+    def check_in_map(self, statics: Sequence[str]) -> None:
+        """Refuse a function that runs in no map over devices, whatever it is given; looked at once.
+
+        Raises:
+            RefusalError: JP068.
+        """
+        if self.request.backend is Backend.JIT or self.spent.in_map:
+            return
+        self.spent.in_map = True
+        asked = protocol.RunsInMap(tuple(statics))
+        raised = self.session.ask(asked, "tracing the function in a map")
+        facts = self.target.facts
+        span = error_span(raised, self.session.directory) or facts.span
+        unmapped = fails_in_any_map(facts.name, raised, span) if raised else None
+        if unmapped is not None:
+            raise RefusalError(unmapped)
 
 
 @dataclass(frozen=True, slots=True)
