@@ -20,7 +20,7 @@ from jax_pmap.worker.comparing import Parallel
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.explain import with_cause
 from jax_pmap.worker.jaxpr.forward import Forward
-from jax_pmap.worker.perturb import perturb
+from jax_pmap.worker.perturb import jitter, perturb
 from jax_pmap.worker.protocol import Check, Failure
 from jax_pmap.worker.proving import check_count
 
@@ -247,6 +247,20 @@ def test_a_sum_that_the_given_inputs_leave_at_zero_is_synchronised(project: Proj
     result = project.run("gen", "pairs.py::peaks", *words)
     assert result.exit_code == 0, result.stderr
     assert [sync["op"] for sync in json.loads(result.stdout)["plan"]["syncs"]] == ["pmean", "psum"]
+
+
+def test_weakly_typed_numbers_stay_so_in_other_inputs():
+    """As strongly typed ones they are other arguments to jax, which compiles the function once more."""
+    weak = jnp.zeros_like(0.5)
+    strong = np.zeros(3, np.float32)
+    assert weak.weak_type
+    for changed in (
+        perturb({"x": weak, "y": strong}, {}, (), 0),
+        jitter({"x": weak, "y": strong}, (), 1e-7, 0),
+    ):
+        assert changed is not None
+        assert [jnp.asarray(each).weak_type for each in changed.values()] == [True, False]
+        assert [each.dtype for each in changed.values()] == [weak.dtype, strong.dtype]
 
 
 def test_times_and_edges_stay_in_order_in_perturbed_inputs():

@@ -298,14 +298,15 @@ class _Proof:
         affordable = derived.affordable if derived.complete else None
         seconds = affordable.seconds if affordable is not None else 0.0
         self.say(f"running: on {', '.join(map(str, counts))} devices{about(seconds)}")
+        # What a call leaves behind for the next is seen with the values that were given.
+        once = derived.complete and bool(derived.comparison.overrides)
         comparison = dataclasses.replace(
             derived.comparison,
-            steps=STEPS if self.plan.chain and not derived.complete else 2,
+            steps=1 if once else STEPS if self.plan.chain and not derived.complete else 2,
             derived=derived.complete,
-            # A run that was cut to fit has no room for more inputs; and what a call leaves behind for the
-            # next is seen with the values that were given.
+            # A run that was cut to fit has no room for more inputs.
             others=(self.how.rows is None if derived.affordable is None else not derived.affordable.why)
-            and not (derived.complete and derived.comparison.overrides),
+            and not once,
             rows=rows,
         )
         while True:

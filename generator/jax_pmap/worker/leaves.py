@@ -201,6 +201,15 @@ def fed_back(value: Any) -> Any:
     return jax.tree.map(one, value)
 
 
+def typed_as(array: np.ndarray, leaf: Any) -> Any:
+    """`array` in the dtype of a leaf; a number is weakly typed where that is, as jax compiles for others."""
+    made = array.astype(leaf.dtype)
+    if made.ndim or not getattr(leaf, "weak_type", False):
+        return made
+    weak = jax.numpy.asarray(made.item())
+    return weak if weak.dtype == made.dtype else made
+
+
 def to_float64(value: Any) -> Any:
     """`value` with floating arrays as float64 and complex ones as complex128."""
 

@@ -10,6 +10,7 @@ from .arguments import Packed, Values, cut
 from .distance import distance
 from .drawn_keys import made_one, of_both_kinds
 from .exceptions import describe_exception
+from .following import traced_as
 from .jaxpr.trace import arrays_of
 from .leaves import category, to_float64
 from .perturb import jitter
@@ -40,15 +41,11 @@ def own_draws(
     values = to_float64(values) if question.wide else values
     packed = Packed(values, question.statics)
 
-    def program(run: Callable[..., Any]) -> Any:
-        return jax.make_jaxpr(arrays_of(run, packed))(packed.leaves)
-
     with prove.x64(question.precision(kind)):
         try:
-            made = program(call)
-            wrong, followed = keys_of_both(
-                program(question.reference), made, packed.leaves, question.own_axes
-            )
+            parts = jax.make_jaxpr(arrays_of(call, packed))(packed.leaves)
+            whole = traced_as(question.traceable, packed, packed.leaves).jaxpr
+            wrong, followed = keys_of_both(whole, parts, packed.leaves, question.own_axes)
             if wrong is not None:
                 return wrong
             # The first key of a device is another one than that of the whole batch.

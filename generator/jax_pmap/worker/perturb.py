@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Values, batch_size, constants, map_batch, take
-from .leaves import category, is_float
+from .leaves import category, is_float, typed_as
 
 #: How far ahead counters are put.
 AHEAD = 1000
@@ -60,8 +60,8 @@ def perturb(
         wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)
         noise = random.uniform(-1.0, 1.0, wide.shape)
         if not wide.any():
-            return (0.02 * (1.5 + noise)).astype(leaf.dtype)
-        return in_order(wide, wide * (1.0 + 0.2 * noise)).astype(leaf.dtype)
+            return typed_as(np.asarray(0.02 * (1.5 + noise)), leaf)
+        return typed_as(np.asarray(in_order(wide, wide * (1.0 + 0.2 * noise))), leaf)
 
     def row(leaf: Any, axis: int) -> Any:
         real = leaf.dtype.kind != "c"
@@ -189,7 +189,7 @@ def jitter(
             return leaf
         found = True
         wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)
-        return (wide * (1.0 + eps * random.uniform(-1.0, 1.0, wide.shape))).astype(leaf.dtype)
+        return typed_as(np.asarray(wide * (1.0 + eps * random.uniform(-1.0, 1.0, wide.shape))), leaf)
 
     out = {name: value if name in statics else jax.tree.map(one, value) for name, value in values.items()}
     return out if found else None
