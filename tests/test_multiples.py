@@ -392,7 +392,8 @@ def test_several_rows_for_each_example_are_handed_in_by_another_axis(project: Pr
     )
     says = (
         "`logits` (72, 5), `labels` (24, 5)",
-        "take `logits` as (24, 3, 5), and hand on `logits.reshape(-1, *logits.shape[2:])`",
+        "take `logits` as (24, 3, 5)",
+        "and hand on `logits.reshape(-1, *logits.shape[2:])`",
     )
     project.refused("JP041", "gen", "ensemble.py::loss", *given, says=says, exit_code=1)
     # So it says where nobody named the batch, and the function fails on a share of one of them.
@@ -456,3 +457,39 @@ def test_sizes_that_floats_of_few_bits_round_are_no_multiples(shared: Project) -
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs" in made.words
     assert "multiple of" not in made.words
+
+
+PREFERENCES = """
+import jax
+import jax.numpy as jnp
+
+
+def score(w, ids):
+    h = jnp.tanh(w[ids])
+    return (h[:, :-1] * h[:, 1:]).sum((-2, -1))
+
+
+def preference(w, ids, reference):
+    scores = score(w, ids.reshape(-1, ids.shape[-1]))
+    size = len(reference)
+    return -jax.nn.log_sigmoid(scores[:size] - scores[size:] - reference).mean()
+
+
+def of_both(w, ids, reference):
+    scores = score(w, ids)
+    size = len(reference)
+    return -jax.nn.log_sigmoid(scores[:size] - scores[size:] - reference).mean()
+"""
+
+
+def test_rows_of_one_example_that_lie_apart_are_handed_in_by_another_axis(project: Project) -> None:
+    """Preferred answers, and behind all of them the others: along what is in a row, much is gathered."""
+    project.write("preferences.py", PREFERENCES)
+    given = ("--arg", "w=f32[9,9]", "--arg", "reference=f32[24]")
+    found = project.run("plan", "preferences.py::of_both", *given, "--arg", "ids=i32[48,16]<9")
+    assert found.exit_code == 0, found.stderr
+    said = "take `ids` as (24, 2, 16), or as (2, 24, 16) where those of one example are not neighbours"
+    assert said in found.words
+    found = project.run("gen", "preferences.py::preference", *given, "--arg", "ids=i32[2,24,16]<9")
+    assert found.exit_code == 0, found.stderr
+    assert "ids batch axis 1" in found.words and "all_gather" not in found.words

@@ -547,9 +547,13 @@ class RoleFinder:
         for place, axis in fixed.items():
             shape, path = self._shape(place), self.described[place[0]]["leaves"][place[1]]["path"]
             if rows > 1 and shape[axis] > rows and shape[axis] % rows == 0 and axis == 0:
-                apart = (rows, shape[0] // rows, *shape[1:])
+                one, other = (rows, shape[0] // rows), (shape[0] // rows, rows)
                 inside = f"{path}.reshape(-1, *{path}.shape[2:])"
-                return f"let a function of yours take `{path}` as {apart}, and hand on `{inside}`"
+                return (
+                    f"let a function of yours take `{path}` as {(*one, *shape[1:])}, or as "
+                    f"{(*other, *shape[1:])} where those of one example are not neighbours, and hand on "
+                    f"`{inside}`"
+                )
         return ""
 
     def _along(

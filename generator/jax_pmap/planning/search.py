@@ -140,12 +140,11 @@ def find_plan(
             or _of_arguments(case, finder, whole, tried)
             or _made_inside(case, finder, whole, tried)
         )
+        if found is None and not repeated and not case.request.in_place:
+            found = _of_more_rows(case, finder, tried, target, loaded)
         if found is not None:
-            return found
-        if not repeated and not case.request.in_place:
-            larger = _of_more_rows(case, finder, tried, target, loaded)
-            if larger is not None:
-                return larger
+            # Of an example whose rows are repeated, that is told by what was given.
+            return found if repeated else _with_several_rows(found, finder)
         return _synchronised_or_refused(case, finder, whole, tried)
 
 
@@ -623,6 +622,15 @@ def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Re
         )
         said = dataclasses.replace(said, details=(*said.details, long))
     return or_changing(session, target, said, finder.statics)
+
+
+def _with_several_rows(found: Observed, finder: RoleFinder) -> Observed:
+    """A plan that gathers, with how to hand in data that has several rows for each example, if any has."""
+    gathers = any(sync.op == "all_gather" for sync in found.plan.syncs)
+    if not gathers or not (grouped := finder.several_rows()):
+        return found
+    note = f"several rows of one example need not be gathered where they have an axis of their own: {grouped}"
+    return dataclasses.replace(found, plan=dataclasses.replace(found.plan, notes=(*found.plan.notes, note)))
 
 
 def _without_axis(refusal: Refusal, whole: protocol.Traced) -> Refusal:
