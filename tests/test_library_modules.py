@@ -1,6 +1,13 @@
 """Methods of modules that a library runs: of Flax Linen and Haiku, with sums over the batch in them."""
 
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
 from project import Project
+
+from jax_pmap.worker.modules import with_copies
 
 LINEN = """
 import flax.linen as nn
@@ -172,3 +179,26 @@ def test_a_module_of_a_class_that_has_no_name_is_refused_with_its_line(shared: P
         "`return jnp.sqrt(jnp.mean(x**2, axis=0))` (nets_u.py:10) is taken over the examples",
     )
     shared.refused("JP067", "gen", "nets_u.py::root", "--arg", "x=f32[24,3]", says=says, exit_code=1)
+
+
+def test_compiled_functions_keep_nothing_of_the_copies_in_them() -> None:
+    linen = pytest.importorskip("flax.linen")
+
+    class Root(linen.Module):
+        def __call__(self, x):
+            return jnp.sqrt(x)
+
+    net = Root()
+    compiled = jax.jit(lambda x: net.apply({}, x))
+
+    def called(x):
+        return compiled(x) + 1
+
+    def traced(copies):
+        return str(jax.make_jaxpr(with_copies(called, copies))(1.0))
+
+    method = inspect.unwrap(Root.__call__)
+    assert "sqrt" in traced({})
+    assert "cbrt" in traced({method: lambda self, x: jnp.cbrt(x)})
+    assert "tanh" in traced({method: lambda self, x: jnp.tanh(x)})
+    assert "sqrt" in traced({})

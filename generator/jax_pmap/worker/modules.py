@@ -46,7 +46,11 @@ def behind(context: Any) -> Any:
 
 
 def with_copies(fn: Callable[..., Any], copies: Mapping[Any, Any]) -> Callable[..., Any]:
-    """`fn` in which copies run in place of the methods that they are of."""
+    """`fn` in which copies run in place of the methods that they are of.
+
+    What jax keeps of a compiled function that is called on the way goes by the function and by shapes alone:
+    with the methods it would be that of the copies, and with other copies that of these.
+    """
     if not copies:
         return fn
 
@@ -56,8 +60,12 @@ def with_copies(fn: Callable[..., Any], copies: Mapping[Any, Any]) -> Callable[.
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with intercepted(lambda _: copied):
-            return fn(*args, **kwargs)
+        jax.clear_caches()
+        try:
+            with intercepted(lambda _: copied):
+                return fn(*args, **kwargs)
+        finally:
+            jax.clear_caches()
 
     return run
 
