@@ -1775,3 +1775,31 @@ def test_gradients_that_are_clipped_under_the_same_name_are_averaged_where_they_
     made = shared.run("gen", "clipped_again.py::step", "--inputs", "clipped_again.py::inputs")
     assert made.exit_code == 0, made.stderr
     assert made.stdout.count("jax.lax.pmean(grad") == 1
+
+
+WEIGHED = """
+import functools
+
+import jax
+from jax.scipy.optimize import minimize
+
+
+def energy(w, x, y, weight=1.0):
+    likelihood = -y * jax.nn.log_sigmoid(x @ w)
+    prior = weight * w @ w / 2
+    return prior + likelihood.sum()
+
+
+def fit(w, x, y):
+    objective = functools.partial(energy, x=x, y=y)
+    return minimize(objective, w, method="BFGS", options={"maxiter": 2}).x
+"""
+
+
+def test_a_number_of_python_that_is_whole_is_not_averaged(shared: Project) -> None:
+    shared.write("weighed.py", WEIGHED)
+    specs = ("w=f32[3]", "x=f32[24,3]", "y=f32[24]")
+    made = shared.run("plan", "weighed.py::fit", *(word for each in specs for word in ("--arg", each)))
+    assert made.exit_code == 0, made.stderr
+    assert "pmean  w " in made.stdout + made.stderr
+    assert "pmean  weight" not in made.stdout + made.stderr

@@ -264,11 +264,11 @@ def placed_events(
     found = values_of(walk, shares)
     # Zeros that a round loses are placed as a loop starts with them.
     starts = {index: value for index, value in walk.zeros.items() if is_lost(found[index][0])}
-    idle = idle_collectives(shares[0].events, found, walk.not_whole)
     by_point: dict[int, list[Event]] = {}
     for event in whole.program.events:
         if is_live(event, whole.values):
             by_point.setdefault(event["point"], []).append(event)
+    idle = idle_collectives([each.events for each in shares], by_point, found, walk.not_whole)
     rows = [
         row
         for row in zip(*(each.events for each in shares), strict=True)
@@ -335,18 +335,34 @@ def take_kinds(zeros: Sequence[tuple[int, Event]], events: Sequence[Event]) -> N
             leaf["kind"] = reduced.get((point, leaf["path"]), REPLICATED)
 
 
-def idle_collectives(events: Sequence[Event], found: Mapping[int, Any], not_whole: Set[int]) -> Idle:
+def idle_collectives(
+    shares: Sequence[Sequence[Event]],
+    whole: Mapping[int, Sequence[Event]],
+    found: Mapping[int, Any],
+    not_whole: Set[int],
+) -> Idle:
     """Of the points with collectives, whether what they are taken of is whole already, each time and in full.
 
-    A point is left out that only values pass which nothing uses.
+    A point is left out that only values pass which nothing uses. A number of Python is whole where it is that
+    of the `whole` batch at the same point.
     """
     idle: Idle = {}
-    for event in events:
-        arrays = [leaf["index"] for leaf in event["leaves"] if leaf.get("index") in found]
-        if event.get("before") and arrays and len(event["leaves"]) == len(arrays):
-            point = event["point"]
-            idle[point] = idle.get(point, True) and not_whole.isdisjoint(arrays)
+    for row in zip(*shares, strict=True):
+        leaves, point = row[0]["leaves"], row[0]["point"]
+        arrays = [leaf["index"] for leaf in leaves if leaf.get("index") in found]
+        numbers = [at for at, leaf in enumerate(leaves) if "value" in leaf]
+        if row[0].get("before") and leaves and len(leaves) == len(arrays) + len(numbers):
+            known = whole.get(point, ())
+            same = all(is_same_number(at, row, known) for at in numbers)
+            idle[point] = idle.get(point, True) and same and not_whole.isdisjoint(arrays)
     return idle
+
+
+def is_same_number(at: int, row: Sequence[Event], whole: Sequence[Event]) -> bool:
+    """Whether a leaf is one and the same number of Python on shares and each time on the whole batch."""
+    values = [event["leaves"][at].get("value") for event in (*row, *whole) if len(event["leaves"]) > at]
+    same = all(type(each) is type(values[0]) and each == values[0] for each in values)
+    return same and len(values) == len(row) + len(whole) > len(row)
 
 
 def is_live(event: Event, values: Mapping[int, Any]) -> bool:
