@@ -1,12 +1,16 @@
 """Functions that calls lead to: decorated ones, methods of values, functions that values hold."""
 
+import dis
 import json
 import re
+import string
 import subprocess
 import sys
 
 import pytest
 from project import Project, simulated
+
+from jax_pmap.worker import callees
 
 MODELS = """
 import pprint
@@ -1803,3 +1807,14 @@ def test_a_number_of_python_that_is_whole_is_not_averaged(shared: Project) -> No
     assert made.exit_code == 0, made.stderr
     assert "pmean  w " in made.stdout + made.stderr
     assert "pmean  weight" not in made.stdout + made.stderr
+
+
+def test_methods_of_libraries_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    instructions = dis.get_instructions
+    monkeypatch.setattr(dis, "get_instructions", lambda code: read.append(code) or instructions(code))
+    seen = []
+    for _ in range(2):
+        callees.attributes_kept(string.Template("$x"))
+        seen.append(len(read))
+    assert seen[0] == seen[1]

@@ -100,8 +100,9 @@ def attributes_kept(value: Any) -> tuple[str, ...] | None:
     return tuple(getattr(value, "__dict__", ()))
 
 
+@functools.cache
 def _sets(code: types.CodeType) -> bool:
-    """Whether code sets, or deletes, an attribute of anything."""
+    """Whether code sets, or deletes, an attribute of anything: methods are called often, and read once."""
     changes = {"STORE_ATTR", "DELETE_ATTR"}
     return not {"setattr", "__setattr__"}.isdisjoint(code.co_names) or any(
         each.opname in changes for each in dis.get_instructions(code)
