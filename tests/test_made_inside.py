@@ -458,3 +458,103 @@ def test_minibatches_are_parts_of_the_rows_of_one_or_two_axes(
 ) -> None:
     group = Group(rows=rows, syncs=(), numbers=1, total=1, made=1, within=frozenset())
     assert group.is_part_of([(shape, axis)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rows", "expected"),
+    [
+        # Environments and steps as one batch: of several leaves, rewards and observations say.
+        (((24, 16), (24, 16, 5), (24,)), 96, True),
+        (((24, 16), (24, 16, 5), (24,)), 24, False),
+        (((24, 16), (24, 16, 5), (24,)), 80, False),
+        # Rows of features are none.
+        (((24, 16), (24, 10), (24,)), 96, False),
+    ],
+)
+def test_minibatches_are_parts_of_rows_that_leaves_have_along_two_axes(
+    shapes: tuple[tuple[int, ...], ...], rows: int, expected: bool
+) -> None:
+    group = Group(rows=rows, syncs=(), numbers=1, total=1, made=1, within=frozenset())
+    assert group.is_part_of([(shape, 0) for shape in shapes]) == expected
+
+
+ROLLOUTS = """
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    class Critic(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(1)(nn.tanh(nn.Dense(32)(nn.tanh(nn.Dense(32)(x)))))[..., 0]
+
+
+    def discounted(rollout, last_value):
+        def step(value, now):
+            value = now["reward"] + 0.9 * value * (1 - now["done"])
+            return value, value
+
+        return jax.lax.scan(step, last_value, rollout, reverse=True)[1]
+
+
+    def loss_fn(params, target, obs):
+        scaled = (target - target.mean()) / (target.std() + 1e-8)
+        return ((Critic().apply(params, obs) - scaled) ** 2).mean()
+
+
+    def update(params, rollout, last_value, key):
+        targets = {targets}
+
+        def epoch(state, _):
+            params, key = state
+            key, own = jax.random.split(key)
+            rows = targets.shape[0] * targets.shape[1]
+            order = jax.random.permutation(own, rows)
+            batch = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), (targets, rollout["obs"]))
+            shuffled = jax.tree.map(lambda x: jnp.take(x, order, axis=0), batch)
+            minibatches = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), shuffled)
+
+            def minibatch(params, rows):
+                loss, grads = jax.value_and_grad(loss_fn)(params, *rows)
+                return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+            params, losses = jax.lax.scan(minibatch, params, minibatches)
+            return (params, key), losses
+
+        (params, key), losses = jax.lax.scan(epoch, (params, key), None, 2)
+        return params, losses
+
+
+    def inputs(seed=0):
+        rng = np.random.default_rng(seed)
+        shape = {shape}
+        rollout = {{
+            "obs": rng.normal(size=(*shape, 5)).astype(np.float32),
+            "reward": rng.normal(size=shape).astype(np.float32),
+            "done": (rng.random(shape) > 0.9).astype(np.float32),
+        }}
+        params = Critic().init(jax.random.key(seed), rollout["obs"])
+        return params, rollout, rng.normal(size=24).astype(np.float32), jax.random.key(1)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shape", "targets"),
+    [
+        ("16, 24", "discounted(rollout, last_value)"),
+        ("24, 16", "jax.vmap(discounted)(rollout, last_value)"),
+    ],
+)
+def test_shuffled_minibatches_of_environments_and_steps_are_divided(
+    shared: Project, shape: str, targets: str
+) -> None:
+    """As in PPO: every device has its rows of each minibatch, and the rollouts whole."""
+    name = f"rollouts_{shape.partition(',')[0]}"
+    shared.write(f"{name}.py", ROLLOUTS.format(shape=shape, targets=targets))
+    found = shared.run("gen", f"{name}.py::update", "--inputs", f"{name}.py::inputs")
+    assert found.exit_code == 0, found.stderr
+    assert "divided where it is made, 96 rows" in found.words
+    assert "all_gather" not in found.words

@@ -60,11 +60,14 @@ class Group:
     def is_part_of(self, batch: Sequence[tuple[Sequence[int], int]]) -> bool:
         """Whether it has the rows of a minibatch of a batch: shapes of leaves, each with its axis.
 
-        Of trajectories, (time, batch, …), these are often rows of both, put one behind the other.
+        Of trajectories, (time, batch, …) or (batch, time, …), these are often rows of both, put one behind
+        the other.
         """
+        pairs = Counter(tuple(shape[:2]) for shape, axis in batch if axis == 0 and len(shape) > 1)
 
         def divides(shape: Sequence[int], axis: int) -> bool:
-            both = math.prod(shape[:2]) if axis == 1 and self.rows != shape[axis] else 0
+            is_trajectory = axis == 1 or pairs[tuple(shape[:2])] > 1
+            both = math.prod(shape[:2]) if is_trajectory and self.rows != shape[axis] else 0
             return any(self.rows < size and size % self.rows == 0 for size in (shape[axis], both))
 
         return any(divides(shape, axis) for shape, axis in batch)
