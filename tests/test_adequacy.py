@@ -731,3 +731,38 @@ def test_what_stands_for_infinity_is_no_label() -> None:
     made = [np.asarray(change(labels, 0)) for change in (*changes["labels"], *changes["counters"])]
     assert any(3 in labels for labels in made)
     assert all(np.all(np.abs(labels) <= np.iinfo(np.int32).max) for labels in made)
+
+
+def test_results_that_are_nan_on_one_device_too_are_named(project: Project) -> None:
+    """The gradient of a square root of zero is none, and the run compares NaN with NaN."""
+    project.write(
+        "norms.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def step(w, x, y):
+            def loss(w):
+                return jnp.mean((jnp.sqrt(jnp.sum((x @ w) ** 2, -1)) - y) ** 2)
+
+            loss, grads = jax.value_and_grad(loss)(w)
+            return {"w": w - 0.1 * grads}, loss
+
+
+        def inputs(first=1.0):
+            x = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+            x[3] *= first
+            return np.ones((3, 2), np.float32), x, x[:, 0]
+
+
+        def with_zeros():
+            return inputs(0.0)
+        """,
+    )
+    said = "`[0]['w']` is NaN on the given inputs, on one device as on several"
+    for given, expected in (("with_zeros", True), ("inputs", False)):
+        found = project.run("gen", "norms.py::step", "--inputs", f"norms.py::{given}")
+        assert found.exit_code == 0, found.stderr
+        assert (said in found.words) == expected

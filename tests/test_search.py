@@ -1896,13 +1896,16 @@ def test_an_option_that_keeps_the_batch_whole_is_named(shared: Project) -> None:
     shared.refused("JP040", *words, says=says, exit_code=1)
 
 
-def test_prints_on_every_device_are_said_and_callbacks_for_their_effect_refused(shared: Project) -> None:
+def test_prints_on_every_device_are_said_and_effects_on_other_things_refused(shared: Project) -> None:
     shared.write(
         "effects.py",
         """
         import jax
         import numpy as np
         from jax.experimental import io_callback
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+        MESH = Mesh(np.array(jax.devices()[:1]), ("data",))
 
 
         def told(x):
@@ -1917,14 +1920,23 @@ def test_prints_on_every_device_are_said_and_callbacks_for_their_effect_refused(
             return total
 
 
+        def placed(x):
+            total = jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P("data"))).sum()
+            return total
+
+
         def inputs():
             return (np.linspace(0, 1, 24, dtype="float32"),)
         """,
     )
     words = ("plan", "effects.py::told", "--inputs", "effects.py::inputs")
-    assert "(effects.py:8) runs on every device" in shared.run(*words).words
+    assert "(effects.py:11) runs on every device" in shared.run(*words).words
     words = ("plan", "effects.py::stored", "--inputs", "effects.py::inputs")
-    shared.refused("JP049", *words, says=("by `io_callback`", "effects.py:14:"), exit_code=1)
+    shared.refused("JP049", *words, says=("by `io_callback`", "effects.py:17:"), exit_code=1)
+    words = ("effects.py::placed", "--inputs", "effects.py::inputs")
+    says = ("`jax.lax.with_sharding_constraint` says", "Leave it out of the function for one device")
+    shared.refused("JP068", "plan", *words, says=(*says, "effects.py:22:"), exit_code=1)
+    shared.refused("JP045", "gen", *words, "--backend", "jit", says=says, exit_code=1)
 
 
 def test_decorators_that_only_log_are_left_out_and_not_looked_into(shared: Project) -> None:

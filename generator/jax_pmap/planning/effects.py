@@ -1,4 +1,4 @@
-"""Calls of Python that a function makes while it runs: every device makes them."""
+"""What a function does besides computing: calls of Python, which every device makes, and layouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def callback_notes(target: Target, directory: Path, callbacks: Sequence[Site]) -
     """What is said of prints and the like, which come once from each device.
 
     Raises:
-        RefusalError: JP049 for an `io_callback`, which is there to change something, and would N times.
+        RefusalError: JP049 for an `io_callback`, which is there to change something, and would N times;
+            JP068 for what names the devices of another mesh.
     """
     notes = []
     for row in callbacks:
@@ -27,6 +28,14 @@ def callback_notes(target: Target, directory: Path, callbacks: Sequence[Site]) -
                 "where the original does it once",
                 "Return what the callback is given and call it after the step, or try --backend jit, where "
                 "nothing is mapped",
+                where,
+            )
+        if row.what.endswith("with_sharding_constraint"):
+            raise refused(
+                "JP068",
+                f"`{row.what}` says which devices of a mesh hold what of a value, and jax.pmap and "
+                "jax.shard_map, whose devices have their own part, take none inside",
+                "Leave it out of the function for one device, where it changes no number",
                 where,
             )
         notes.append(

@@ -92,6 +92,11 @@ def way_out(error: protocol.Raised) -> str:
             "(`jax.set_mesh`), and code for several devices runs under none but its own. Set it only around "
             "what needs it, `with jax.set_mesh(mesh):`, or turn it off by an option of the package"
         )
+    if "sharding_constraint inside jit" in error.message:
+        return (
+            "`jax.lax.with_sharding_constraint` says on which devices of a mesh of its own a value lies, and "
+            "the code runs on others. Leave it out of the function for one device, where it changes no number"
+        )
     names = [name for _, _, name in error.frames]
     if "shard" in names[:-1]:
         return (

@@ -98,6 +98,13 @@ def adequacy(answer: protocol.Checks, root: Path) -> Iterator[str]:
             f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
             "the other way gives is not shown"
         )
+    if shown.nans:
+        paths = [f"`{path}`" if path else "the result" for path in shown.nans]
+        be, them = ("is", "it") if len(paths) == 1 else ("are", "them")
+        yield (
+            f"{first_few(paths)} {be} NaN on the given inputs, on one device as on several: of {them} the "
+            "run shows no more"
+        )
     bound = max((check.tolerance for check in answer.checks), default=0.0)
     if shown.narrow and bound >= COARSE:
         yield (

@@ -1,4 +1,4 @@
-"""Calls back to Python that a traced function makes for their effect."""
+"""Calls in a traced function that act on more than its values: on Python, or on how devices hold them."""
 
 from typing import Any
 
@@ -12,11 +12,12 @@ CALLBACKS = {
     "debug_callback": "jax.debug",
     "debug_print": "jax.debug.print",
     "io_callback": "io_callback",
+    "sharding_constraint": "jax.lax.with_sharding_constraint",
 }
 
 
 def callbacks(jaxpr: Any) -> tuple[Site, ...]:
-    """Each place that calls back, and what is called there."""
+    """Each place that calls back, or says how devices hold a value, and what is called there."""
     found = dict.fromkeys(
         Site(*place_of(equation), what)
         for equation in equations(jaxpr)

@@ -1525,6 +1525,8 @@ class Adequacy:
     #: Whether float16 is computed in, and whether any floats of 16 bits or less are.
     half: bool = False
     narrow: bool = False
+    #: Leaves of the result that are NaN throughout on the given inputs.
+    nans: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

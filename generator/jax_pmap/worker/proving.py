@@ -212,7 +212,7 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
             checks += until_failure(proof.stages(count, size))
     if not enough():
         return Checks((), tuple(skipped))
-    adequacy = question.adequacy(list(sizes))
+    adequacy = trials.adequacy(list(sizes))
     unlike = tuple(proof.unlike)
     return Checks(tuple(checks), tuple(skipped), proof.folded, tuple(proof.notes), adequacy, unlike)
 

@@ -162,7 +162,7 @@ def prove_parallel(trials: Trials, calling: Calling, asked: protocol.ProveParall
     proof = _Written(trials, calling, asked)
     checks = until_failure(proof.stages())
     question = trials.question
-    adequacy = question.adequacy([asked.count])
+    adequacy = trials.adequacy([asked.count])
     return Checks(tuple(checks), (), question.repeat, tuple(proof.notes), adequacy)
 
 

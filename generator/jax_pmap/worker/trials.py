@@ -14,7 +14,7 @@ from .decisions import Decisions
 from .exceptions import attempted
 from .generator import Groups, Shares, rekeyed, repeat_draws
 from .jaxpr.trace import Traced, arrays_of
-from .leaves import is_key, shape_of, to_float64
+from .leaves import is_float, is_key, shape_of, to_float64
 from .perturb import jitter
 from .protocol import Adequacy, Dtypes, Failure, Problem
 from .prove import Trial
@@ -174,18 +174,6 @@ class Question:
         leaves = jax.tree.leaves(self.found.inputs[found]) if found >= 0 else []
         whole = [leaf for leaf in leaves if not is_key(leaf) and np.asarray(leaf).dtype.kind in "iu"]
         return any(bool((np.asarray(leaf) == strengthen.LATE).any()) for leaf in whole)
-
-    def adequacy(self, counts: Sequence[int]) -> Adequacy:
-        """What the inputs show, and what they do not."""
-        return Adequacy(
-            weak=tuple(strengthen.weaknesses(self.data[0], self.axes, counts)),
-            sets=len({index for _, index in self.plans(False)}) - len(self.data),
-            stuck=tuple(self.found.stuck),
-            exchanges=tuple(self.found.exchanges),
-            own=tuple(self.found.own),
-            half=HALF in self.eps.values(),
-            narrow=self.eps[self.kind] > prove.NARROW,
-        )
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
@@ -393,6 +381,22 @@ class Trials:
             return question.found.inputs[index - given - len(strengthen.PERTURBED)]
         form = strengthen.PERTURBED[index - given]
         return strengthen.perturbed(question, question.data[0], form, SEED + index)
+
+    def adequacy(self, counts: Sequence[int]) -> Adequacy:
+        """What the inputs show, and what they do not; to be asked once the reference has run on them."""
+        question = self.question
+        given = [trial for (_, index, _, _), (trial, _) in self._made.items() if index == 0 and trial.results]
+        table = prove.leaf_table(given[0].results[0]) if given else []
+        return Adequacy(
+            weak=tuple(strengthen.weaknesses(question.data[0], question.axes, counts)),
+            sets=len({index for _, index in question.plans(False)}) - len(question.data),
+            stuck=tuple(question.found.stuck),
+            exchanges=tuple(question.found.exchanges),
+            own=tuple(question.found.own),
+            half=HALF in question.eps.values(),
+            narrow=question.eps[question.kind] > prove.NARROW,
+            nans=tuple(path for path, leaf in table if is_float(leaf) and leaf.size and np.isnan(leaf).all()),
+        )
 
     def forget(self, index: int) -> None:
         """Leave out the runs of inputs `index`, in whose place others come."""
