@@ -112,7 +112,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import options, routed, routed_pmap
+import functools, options, routed, routed_pmap
 
 w, x = jax.random.normal(jax.random.key(0), (5, 4)), jax.random.normal(jax.random.key(1), (24, 5))
 np.testing.assert_allclose(routed_pmap.loss(w, x), routed.loss(w, x), rtol=1e-5)
@@ -138,6 +138,7 @@ for target, other in (
     (routed.Router, route),
     (routed.Router, Router.route),
     (routed.Router, wrapped),
+    (routed.Router, functools.wraps(written)(wrapped) if hasattr(written, "lower") else wrapped),
 ):
     options.configure(target, route=other)
     try:
@@ -153,8 +154,13 @@ for target, other in (
 """
 
 
-def test_a_copied_method_raises_where_an_object_has_another_one_by_then(project: Project) -> None:
-    project.write("routed.py", ROUTED)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_copied_method_raises_where_an_object_has_another_one_by_then(
+    project: Project, *, compiled: bool
+) -> None:
+    decorated = "    @partial(jax.jit, static_argnums=0)\n    def route("
+    text = f"from functools import partial\n{ROUTED}" if compiled else ROUTED
+    project.write("routed.py", text.replace("    def route(", decorated) if compiled else text)
     project.write("options.py", SETTING)
     words = ("--arg", "w=f32[5,4]", "--arg", "x=f32[24,5]")
     made = project.run("gen", "routed.py::loss", *words, "-o", "routed_pmap.py")
@@ -169,7 +175,7 @@ def test_a_copied_method_raises_where_an_object_has_another_one_by_then(project:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("`Router.route` is not `Router.route` as its class defines it") == 4, done.stdout
+    assert done.stdout.count("`Router.route` is not `Router.route` as its class defines it") == 5, done.stdout
 
 
 def test_an_object_that_has_another_method_is_not_looked_into(project: Project) -> None:

@@ -130,9 +130,13 @@ class Adapted:
             # An object may have one of its own, which is not asked for where Python itself calls a method.
             quoted, special = f'"{self.facts.name}"', self.facts.name.startswith("__")
             own = "" if special else f'{quoted} in getattr({receiver}, "__dict__", ())'
-            found = f"({method}.__module__, {method}.__qualname__, {method}.__code__.co_name)"
+            compiled = [each.name for each in self.facts.decorators] == ["jax.jit"]
+            plain = f"{method}.__wrapped__" if compiled else method
+            found = f"({plain}.__module__, {plain}.__qualname__, {plain}.__code__.co_name)"
             written = f'({self.owner}.__module__, f"{{{self.owner}.__qualname__}}{name}", {quoted})'
-            tests = [f"{its_class}{name} is not {method}", own, f"{found} != {written}"]
+            # What merely says that it wraps the method may do something else.
+            wrapped = f'type({method}).__name__ != "PjitFunction"' if compiled else ""
+            tests = [f"{its_class}{name} is not {method}", own, wrapped, f"{found} != {written}"]
             test = f"if {' or '.join(filter(None, tests))}:"
         return f"{test}\n    raise TypeError(\n        {lines}\n    )"
 

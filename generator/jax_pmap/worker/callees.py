@@ -188,8 +188,10 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
 
 
 def _is_as_defined(owner: type, name: str) -> bool:
-    """Whether what a class has by a name is a function that its text defines by that, without a wrapper."""
+    """Whether what a class has by a name is a function that its text defines by that, at most compiled."""
     function = inspect.getattr_static(owner, name)
+    if type(function).__name__ == "PjitFunction":
+        function = function.__wrapped__
     return (
         isinstance(function, types.FunctionType)
         and function.__module__ == owner.__module__
