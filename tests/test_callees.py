@@ -1818,3 +1818,216 @@ def test_methods_of_libraries_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
         callees.attributes_kept(string.Template("$x"))
         seen.append(len(read))
     assert seen[0] == seen[1]
+
+
+BY_VALUE = """
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+class Base:
+    def _loss_square(self, w, x, y, power=2):
+        return jnp.sqrt(jnp.mean(jnp.abs(x @ w - y) ** power))
+
+
+class Trainer(Base):
+    def __init__(self):
+        self.kind = "square"
+        self.table = {"square": self._loss_square, "plain": self._loss_plain}
+
+    def _loss_plain(self, w, x, y):
+        return jnp.log(jnp.mean(jnp.abs(x @ w - y)))
+
+    @classmethod
+    def _loss_of_class(cls, w, x, y):
+        return jnp.sqrt(jnp.mean(jnp.abs(x @ w - y)))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _loss_compiled(self, w, x, y):
+        return jnp.sqrt(jnp.mean(jnp.abs(x @ w - y)))
+
+    def by_name(self, w, x, y):
+        return getattr(
+            self,
+            f"_loss_{self.kind}",
+        )(w, x, y)
+
+    def of_table(self, w, x, y):
+        return jax.grad(lambda w: self.table[self.kind](w, x, y))(w)
+
+    def chosen(self, w, x, y):
+        loss = self._loss_square if self.kind == "square" else self._loss_plain
+        return jax.grad(lambda w: loss(w, x, y))(w)
+
+    def bound(self, w, x, y):
+        loss = functools.partial(getattr(self, "_loss_square"), power=3)
+        return jax.value_and_grad(loss)(w, x, y)
+
+    def of_class(self, w, x, y):
+        return getattr(self, "_loss_of_class")(w, x, y)
+
+    def compiled(self, w, x, y):
+        return jax.grad(getattr(self, "_loss_compiled"))(w, x, y)
+
+
+def inputs(seed):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    x, y = jax.random.normal(keys[1], (24, 5)), jax.random.normal(keys[2], (24,))
+    return Trainer(), jax.random.normal(keys[0], (5,)), x, y
+"""
+
+
+#: Another method than the one it was proved with is not taken for it.
+ANOTHER = """
+import by_value
+import {name}_by_value as emitted
+
+trainer = by_value.Trainer()
+original = getattr(by_value.Trainer, "{copied}")
+assert emitted.in_place_of(getattr(trainer, "{copied}"), original, id).func is id
+try:
+    emitted.in_place_of(trainer._loss_plain, original, id)
+except TypeError as error:
+    assert "which this code was proved with" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "copied"),
+    [
+        ("by_name", "_loss_square"),
+        ("of_table", "_loss_square"),
+        ("chosen", "_loss_square"),
+        ("bound", "_loss_square"),
+        ("of_class", "_loss_of_class"),
+        ("compiled", "_loss_compiled"),
+    ],
+)
+def test_methods_that_values_hold_are_looked_into(shared: Project, name: str, copied: str) -> None:
+    """No name in the source leads to them: `getattr` of a name that is made, tables, local variables."""
+    shared.write("by_value.py", BY_VALUE)
+    made = shared.run("gen", f"by_value.py::Trainer.{name}", "--inputs", "by_value.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    owner = "Base" if copied == "_loss_square" else "Trainer"
+    assert f"{owner}.{copied}, {owner.lower()}{copied}" in " ".join(made.stdout.split())
+    (shared.folder / f"{name}_by_value.py").write_text(made.stdout)
+    program = ANOTHER.format(name=name, copied=copied)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=shared.folder,
+        env=simulated(2),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+RUN_BOUND = """
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+def scanned(w, x, y):
+    def body(rate, c, t):
+        c = c - rate * jnp.sqrt(jnp.mean((x * c - y) ** 2))
+        return c, c
+
+    return jax.lax.scan(functools.partial(body, 0.1), w, jnp.arange(3.0))
+
+
+def chosen(w, x, y):
+    def scaled(k, w):
+        return jnp.sqrt(jnp.mean(w * x * k - y) ** 2 + 1)
+
+    return jax.lax.cond(w > 0, functools.partial(scaled, 1.0), functools.partial(scaled, 2.0), w)
+
+
+def named(w, x, y):
+    def scaled(k, w):
+        return jnp.sqrt(jnp.mean(w * x * k - y) ** 2 + 1)
+
+    twice = functools.partial(scaled, 2.0)
+    return jax.lax.cond(w > 0, true_fun=twice, false_fun=lambda w: w, operand=w)
+
+
+def listed(w, x, y):
+    def scaled(k, w):
+        return jnp.sqrt(jnp.mean(w * x * k - y) ** 2 + 1)
+
+    branches = [functools.partial(scaled, 1.0), functools.partial(scaled, 2.0)]
+    return jax.lax.switch(jnp.int32(w), branches, w)
+
+
+def made(w, x, y):
+    def scaled(k):
+        return jnp.sqrt(jnp.mean(w * x * k - y) ** 2 + 1)
+
+    return jax.lax.switch(jnp.int32(w), [lambda k=k: scaled(k) for k in range(3)])
+
+
+def inputs(seed):
+    keys = jax.random.split(jax.random.key(seed), 2)
+    return jnp.float32(1.5), jax.random.normal(keys[0], (24,)), jax.random.normal(keys[1], (24,))
+"""
+
+
+@pytest.mark.parametrize("name", ["scanned", "chosen", "named", "listed", "made"])
+def test_functions_that_jax_runs_with_arguments_bound_to_them_are_looked_into(
+    shared: Project, name: str
+) -> None:
+    shared.write("run_bound.py", RUN_BOUND)
+    made = shared.run("gen", f"run_bound.py::{name}", "--inputs", "run_bound.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    assert made.stdout.count("jax.lax.pmean") == 1
+
+
+RANKS = """
+import jax
+import jax.numpy as jnp
+
+
+def as_rows_of(values, x):
+    while len(values.shape) < len(x.shape):
+        values = values[..., None]
+    return values * x
+
+
+def loss(w, t, x):
+    return jnp.sqrt(jnp.mean(as_rows_of(jnp.sin(w * t), x)))
+"""
+
+
+def test_how_many_axes_an_array_has_is_not_summed_over_the_devices(shared: Project) -> None:
+    """The loop is a test, and sizes in tests are those of the whole batch."""
+    shared.write("ranks.py", RANKS)
+    specs = ("w=f32[]", "t=f32[24]", "x=f32[24,3,2]")
+    made = shared.run("plan", "ranks.py::loss", *(word for each in specs for word in ("--arg", each)))
+    assert made.exit_code == 0, made.stderr
+    assert "pmean" in made.stdout + made.stderr
+    assert "psum" not in made.stdout + made.stderr
+
+
+def test_methods_that_values_hold_and_a_class_may_be_given_anew_are_as_it_defines_them(
+    shared: Project,
+) -> None:
+    text = BY_VALUE
+    for name in ("compiled", "of_class"):
+        compiled = f"    @functools.partial(jax.jit, static_argnums=0)\n    def {name}("
+        text = text.replace(f"    def {name}(", compiled)
+    shared.write("replaced.py", f"{text}\n\ndef replace(name, value):\n    setattr(Trainer, name, value)\n")
+    made = shared.run("gen", "replaced.py::Trainer.compiled", "--inputs", "replaced.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "Trainer._loss_compiled.__wrapped__.__qualname__" in made.stdout
+    # Of a class method each look-up makes another object.
+    says = ("replaced.py assigns `._loss_of_class` (or calls `setattr`)",)
+    words = ("replaced.py::Trainer.of_class", "--inputs", "replaced.py::inputs")
+    shared.refused("JP067", "gen", *words, says=says, exit_code=1)

@@ -837,3 +837,42 @@ def test_draws_for_many_rows_of_each_example_beside_a_key_that_is_made_inside(sh
     made = shared.run("gen", "quantized.py::quantized", "--inputs", "quantized.py::inputs")
     assert made.exit_code == 0, made.stderr
     assert made.stdout.count("fold_in") == 1
+
+
+KINDS = """
+    import enum
+
+    import jax
+    import jax.numpy as jnp
+
+
+    class Kind(enum.Enum):
+        START = enum.auto()
+        NOISE = enum.auto()
+
+
+    class Loss:
+        kind = Kind.NOISE
+
+        def of(self, key, x):
+            key, noise_key = jax.random.split(key)
+            noise = jax.random.normal(noise_key, x.shape)
+            target = {Kind.START: x, Kind.NOISE: noise}[self.kind]
+            return jax.random.uniform(key) * jnp.mean((x - target) ** 2)
+
+
+    def loss(key, x):
+        return Loss().of(key, x)
+
+
+    def inputs(seed):
+        return jax.random.PRNGKey(seed), jax.random.normal(jax.random.key(seed), (24, 3))
+"""
+
+
+def test_keys_beside_a_dict_that_is_no_pytree(shared):
+    """Members of an enum have no order, so jax cannot take such a dict apart."""
+    shared.write("kinds.py", KINDS)
+    made = shared.run("gen", "kinds.py::loss", "--inputs", "kinds.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.count("fold_in") == 1

@@ -434,6 +434,8 @@ class Callee:
     function: str
     #: Whether its object is the first argument: what stands before the dot is no object of the class.
     unbound: bool = False
+    #: Whether a value holds it with its object bound to it, as ``getattr(self, name)`` does.
+    by_value: bool = False
     #: The library that runs it on modules of its own, whoever calls these: ``"flax.linen"``. Then `caller` is
     #: the target, and `called` the method.
     library: str = ""

@@ -99,7 +99,8 @@ class Adapted:
         }
         aliases = {**self.aliases, **copies}
         made = woven_with(names, self.body, self.syncs, own, self.guards, aliases=aliases)
-        checked = self.function.owner and not self.function.library and not self.function.by_value
+        of_objects = not self.function.by_value or self.function.replaceable
+        checked = self.function.owner and not self.function.library and of_objects
         if self.function.makes:
             made = with_first(made, f'"""`{self.function.makes}` anew, of the functions of this file."""')
         return with_first(made, self._check()) if checked else made

@@ -251,6 +251,8 @@ class CallGraph:
         if alone:
             return found
         found = dataclasses.replace(found, replaceable=callee.replaceable)
+        if callee.by_value:
+            return dataclasses.replace(found, owner=owner, by_value=True)
         return self._bound_method(found, owner, callee.library)
 
     def learn_made(

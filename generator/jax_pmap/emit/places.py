@@ -598,9 +598,15 @@ def _assignable(source: str) -> frozenset[str]:
 def asks_for_kind(node: cst.CSTNode) -> bool:
     """Whether an expression asks what its parts are, and not how large, as ``isinstance(x, str)`` does.
 
-    What is bound in it, ``(top := x.max()) is not None``, is used as well.
+    So does ``len(x.shape)``, which is how many axes there are. What is bound in it,
+    ``(top := x.max()) is not None``, is used as well.
     """
     if isinstance(node, cst.Comparison):
         asks = all(isinstance(each.operator, cst.Is | cst.IsNot) for each in node.comparisons)
         return asks and not isinstance(node.left, cst.NamedExpr)
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in KINDS
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
+        return False
+    if node.func.value == "len" and len(node.args) == 1:
+        of = node.args[0].value
+        return isinstance(of, cst.Attribute) and of.attr.value == "shape"
+    return node.func.value in KINDS

@@ -71,7 +71,8 @@ def weave(
     other names for what the function reads of its module, none of which it binds itself.
     """
     editor = Editor(body, syncs, guards, words, frozenset(taps), reach, result)
-    editor.renames, editor.tests, editor.asked, editor.aliases = renames, tests, asked, aliases
+    editor.renames = {in_one_line(called): copy for called, copy in renames.items()}
+    editor.tests, editor.asked, editor.aliases = tests, asked, aliases
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -222,7 +223,7 @@ class Editor(cst.CSTTransformer):
         if self.aliases:
             updated = other_name(original, updated, self.aliases)
         if isinstance(original, cst.Attribute | cst.Subscript) and self.renames:
-            name = self.renames.get(self.body.bare(original))
+            name = self.copy_for(original)
             if name is not None:
                 return cst.parse_expression(name)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call) and self.renames:
@@ -263,6 +264,10 @@ class Editor(cst.CSTTransformer):
             new = self.rest(original, new)
         return new  # type: ignore[return-value]
 
+    def copy_for(self, called: cst.BaseExpression, more: str = "") -> str | None:
+        """What stands for something that is called, or for what its source followed by `more` is; or None."""
+        return self.renames.get(in_one_line(self.body.bare(called)) + more) if self.renames else None
+
     def bound_call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """``loss(agent, x)`` for ``partial(loss, agent)(x)``, where that stands for ``agent.loss(x)``."""
         made = updated.func
@@ -270,7 +275,7 @@ class Editor(cst.CSTTransformer):
             return updated
         if not isinstance(made.func, cst.Attribute) or made.func.attr.value != "partial":
             return updated
-        if self.body.bare(original.func) not in self.renames:
+        if self.copy_for(original.func) is None:
             return updated
         function, *bound = made.args
         return updated.with_changes(func=function.value, args=[*bound, *updated.args])
@@ -381,7 +386,7 @@ class Editor(cst.CSTTransformer):
 
     def object_called(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """``model_call(model, x)`` of ``model(x)``, where a copy stands for what the object runs."""
-        copy = self.renames.get(f"{self.body.bare(original.func)}()")
+        copy = self.copy_for(original.func, "()")
         if copy is None:
             return updated
         made = cst.parse_expression(copy)
@@ -390,14 +395,19 @@ class Editor(cst.CSTTransformer):
 
     def unbound(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """The copy of a method for ``module.apply(…, method=module.loss)``, which binds it itself."""
-        if not isinstance(updated, cst.Call) or self.body.bare(original) not in self.renames:
+        if not isinstance(updated, cst.Call) or self.copy_for(original) is None:
             return updated
         return updated.args[0].value if len(updated.args) == 2 else updated
 
     def substituted(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
-        """What stands for a function that is called, or handed on, by a plain name."""
-        name = self.renames.get(original.value) if isinstance(original, cst.Name) else None
-        return updated if name is None else cst.parse_expression(name)
+        """What stands for a function that is called, or handed on, by a plain name, or as a call gives it."""
+        name = self.copy_for(original) if isinstance(original, cst.Name | cst.Call) else None
+        made = updated if name is None else cst.parse_expression(name)
+        if name is None or not isinstance(original, cst.Call) or not isinstance(made, cst.Call):
+            return made
+        # That call, as in `getattr(self, name)(x)`, is made once, with what is woven into it.
+        args = [a.with_changes(value=updated) if isinstance(a.value, cst.Call) else a for a in made.args]
+        return made.with_changes(args=args)
 
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, a fold of a key, or the taking of a share around a node."""

@@ -40,6 +40,8 @@ class Callees:
         """For the target `name`, with its constant arguments `statics`, some as in `overrides`."""
         self.bodies, self.session, self.say, self.name = bodies, session, say, name
         self.statics, self.overrides = tuple(statics), overrides
+        #: Sources of what is called, as files have them, by the scope of the body and the source in one line.
+        self.written: dict[tuple[int, str], str] = {}
         #: What was seen, by the scope of the body and the source of what is called in it.
         self.seen: dict[tuple[int, str], Sequence[protocol.Callee]] = {}
         #: Why something was not found, by the source of what is called.
@@ -54,10 +56,11 @@ class Callees:
 
         A method is known to the call graph from now on, by the name that it is called by.
         """
-        key = caller.scope.index, called
-        if key not in self.seen:
+        key = caller.scope.index, in_one_line(called)
+        if key not in self.written:
             self._ask()
-        found = self.seen.get(key, [])
+        called = self.written.setdefault(key, called)
+        found = self.seen.get((caller.scope.index, called), [])
         if self._made(called, caller, found):
             scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
@@ -65,7 +68,7 @@ class Callees:
             self._learn(called, caller, found)
             scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
-        scopes = [self._scope(each) for each in found if each.kind == "function"]
+        scopes = [self._scope(each) for each in found if each.kind == "function" and not is_method(each)]
         known = list(dict.fromkeys(scope for scope in scopes if scope is not None))
         if not known and len(found) == 1 and found[0].kind == "function":
             self._learn_function(called, caller, found[0])
@@ -153,6 +156,7 @@ class Callees:
                     self.seen.setdefault((body.scope.index, called), [])
                 number = bodies.body.recorded((body.scope.index, called))
                 asked[body.scope.index][in_one_line(called)] = number
+                self.written[body.scope.index, in_one_line(called)] = called
                 table[number] = body.scope.index, called
 
         def tapped(body: Body) -> str:
@@ -198,7 +202,7 @@ class Callees:
 
     def _learn(self, called: str, caller: Body, found: Sequence[protocol.Callee]) -> None:
         """Take a method for what `called` is, unless it is now one and now another."""
-        first, call_graph = found[0], self.bodies.call_graph
+        first = found[0]
         methods = list(dict.fromkeys(f"{each.owner}.{each.name}" for each in found))
         where = shown(first, self.session.directory)
         if not where:
@@ -212,16 +216,34 @@ class Callees:
                 "the method could not tell whether it is given an object of that class"
             )
         else:
-            owner = first.owner.rpartition(".")[2]
-            kept = all(each.frozen for each in found)
-            file = "" if kept else call_graph.assigned(first.name, call_graph.target.source, owner)
-            if file and not all(each.as_written for each in found):
-                self.why[called] = (
+            self._take_method(called, caller, f"{first.module}:{methods[0]}", found)
+
+    def _take_method(
+        self,
+        called: str,
+        caller: Body,
+        reference: str,
+        found: Sequence[protocol.Callee],
+        *,
+        by_value: bool = False,
+    ) -> None:
+        """Take a method for what `called` is, unless code of the project may set another one in its place."""
+        call_graph, first = self.bodies.call_graph, found[0]
+        name = reference.partition(":")[2]
+        owner = name.split(".")[-2]
+        kept = all(each.frozen for each in found)
+        file = "" if kept else call_graph.assigned(first.name, call_graph.target.source, owner)
+        if file and not all(each.as_written for each in found):
+            self.why[called] = (
+                self.why.get(called)
+                or call_graph.why.get(called)
+                or (
                     f"{file} assigns `.{first.name}` (or calls `setattr`), so an object may "
-                    f"have another one than `{methods[0]}` ({where})"
+                    f"have another one than `{name}` ({shown(first, self.session.directory)})"
                 )
-            else:
-                self._take(called, caller, f"{first.module}:{methods[0]}", replaceable=bool(file))
+            )
+        else:
+            self._take(called, caller, reference, by_value=by_value, replaceable=bool(file))
 
     def _made(self, called: str, caller: Body, found: Sequence[protocol.Callee]) -> bool:
         """Whether what is `called` is an object of a library, or of one, that is made of functions, once."""
@@ -257,15 +279,34 @@ class Callees:
         if not call_graph.gives_back(reference, found.line):
             self.why[called] = f"`{found.qualname}` has a decorator that is not known ({where})"
             return
-        self._take(called, caller, reference, unbound=True)
+        if is_method(found):
+            self._take_method(called, caller, reference, [found], by_value=True)
+        else:
+            self._take(called, caller, reference, unbound=True)
 
     def _take(
-        self, called: str, caller: Body, reference: str, *, unbound: bool = False, replaceable: bool = False
+        self,
+        called: str,
+        caller: Body,
+        reference: str,
+        *,
+        unbound: bool = False,
+        by_value: bool = False,
+        replaceable: bool = False,
     ) -> None:
         """Have `called` stand for a function from now on, where that can be read."""
         home, call_graph = self.bodies.homes[caller.scope.index], self.bodies.call_graph
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, reference, unbound=unbound, replaceable=replaceable))
+            call_graph.learn(
+                Callee(
+                    spot(home),
+                    called,
+                    reference,
+                    unbound=unbound,
+                    by_value=by_value,
+                    replaceable=replaceable,
+                )
+            )
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]
@@ -368,6 +409,11 @@ def inner_scope(body: Body, found: protocol.Callee) -> int | None:
     if len(first) != 1 or (is_lambda and first[0].span.line != found.line):
         return None
     return first[0].index
+
+
+def is_method(found: protocol.Callee) -> bool:
+    """Whether it is a method that a value holds with its object, and not a copy of one."""
+    return found.bound and found.scope is None and "." in found.qualname.rpartition("<locals>.")[2]
 
 
 def shown(found: protocol.Callee, directory: Path) -> str:

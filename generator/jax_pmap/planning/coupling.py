@@ -120,9 +120,11 @@ def picks_rows(text: str, called: str) -> bool:
 
 def unreadable(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | None:
     """What couples examples is a call of one of `closed`, whose source cannot be read; None if it is not."""
-    called = next((c for c in closed if re.search(rf"(?<![\w.]){re.escape(c)}(?!\w)", text)), None)
-    if called is None:
+    found = [each for each in closed if re.search(rf"(?<![\w.]){re.escape(each)}(?!\w)", text)]
+    if not found:
         return None
+    # What `getattr(self, name)` gives, and not `getattr`.
+    called = max(found, key=len)
     return Refusal(
         "JP067",
         f"`{shortened(text)}` couples the examples of the batch, and jax-pmap cannot read the source of "

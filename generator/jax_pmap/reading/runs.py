@@ -13,12 +13,14 @@ from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.worker.scopes import names_in
 
-#: Parameters of the loops of `jax.lax`, and those among them that are functions it runs.
-LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+#: Parameters of what runs functions in `jax.lax`, and those of them that are functions.
+RUNNING: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "jax.lax.scan": (("f", "init", "xs"), ("f",)),
     "jax.lax.fori_loop": (("lower", "upper", "body_fun", "init_val"), ("body_fun",)),
     "jax.lax.map": (("f", "xs"), ("f",)),
     "jax.lax.while_loop": (("cond_fun", "body_fun", "init_val"), ("cond_fun", "body_fun")),
+    "jax.lax.cond": (("pred", "true_fun", "false_fun"), ("true_fun", "false_fun")),
+    "jax.lax.switch": (("index", "branches"), ("branches",)),
 }
 #: Loops whose function gets what it returned, and the function that decides whether there is another round.
 CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
@@ -41,23 +43,16 @@ def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
 def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, dict[str, bool]]]:
     """The functions that a call runs, and what is more to say of each in a `FunctionRun`."""
     name = parsed.qualname(call.func)
-    if name is not None and name in LOOPS:
-        parameters, functions = LOOPS[name]
+    if name is not None and name in RUNNING:
+        parameters, functions = RUNNING[name]
         given = dict(zip(parameters, call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in parameters}
         for function in functions:
-            if function in given:
-                body = _unwrapped(parsed, given[function])
+            for each in _listed(parsed, given[function]) if function in given else ():
                 yield (
-                    body,
+                    _unwrapped(parsed, each),
                     {"repeats": name in CARRYING, "decides": function == DECIDES, "stacks": name == STACKING},
                 )
-    elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
-        branches: Sequence[ast.expr] = call.args[1:3]
-        if name == "jax.lax.switch":
-            branches = getattr(call.args[1], "elts", ())
-        for branch in branches:
-            yield _unwrapped(parsed, branch), {}
     elif name in DERIVED and call.args:
         yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), {}
     else:
@@ -68,13 +63,31 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, dict
             yield inner, {"differentiated": inner is not mapped}
 
 
+def _listed(parsed: ParsedSource, function: ast.expr) -> Sequence[ast.expr]:
+    """The functions of a list or tuple, also of one that has a name or is made by a loop; else the one."""
+    listed = made_inside(parsed, function)
+    listed = listed if isinstance(listed, ast.List | ast.Tuple | ast.ListComp) else function
+    if isinstance(listed, ast.ListComp):
+        return [listed.elt]
+    return listed.elts if isinstance(listed, ast.List | ast.Tuple) else [function]
+
+
 def _unwrapped(
     parsed: ParsedSource, function: ast.expr, wrappers: Container[str | None] = WRAPPERS
 ) -> ast.expr:
-    """``layer`` of ``jax.checkpoint(layer)``; any other as it is."""
-    while isinstance(function, ast.Call) and function.args and parsed.qualname(function.func) in wrappers:
-        function = function.args[0]
-    return function
+    """``layer`` of ``jax.checkpoint(layer)`` and of ``partial(layer, size)``; any other as it is.
+
+    So of a name that is given one of these.
+    """
+    while True:
+        made = made_inside(parsed, function)
+        made = made if _hands_on(made, parsed) else function
+        if not isinstance(made, ast.Call) or not made.args:
+            return function
+        name = parsed.qualname(made.func)
+        if name not in wrappers and name != "functools.partial":
+            return function
+        function = made.args[0]
 
 
 def host_functions(parsed: ParsedSource) -> frozenset[str]:

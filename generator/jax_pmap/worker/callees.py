@@ -14,7 +14,7 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import codes, enclosed, guarded, in_place_of, located, named, of_member, unwrapped
+from .functions import codes, enclosed, guarded, in_place_of, located, named, of_equinox, of_member, unwrapped
 from .observe import RECORDER
 from .origins import is_users, is_users_object
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
@@ -119,11 +119,14 @@ def described(value: Any) -> Callee:
         inner = getattr(value, "__wrapped__", None)
         path = getattr(getattr(inner, "__code__", None), "co_filename", "")
         return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""), path)
+    owner = named(raw.__module__, raw.__qualname__.rpartition(".")[0])
     return dataclasses.replace(
         located("function", raw),
         scope=vars(raw).get(SCOPE),
+        as_written=isinstance(owner, type) and _is_as_defined(owner, raw.__name__),
         named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
-        importable=named(raw.__module__, raw.__qualname__) is innermost(value),
+        importable=innermost(named(raw.__module__, raw.__qualname__)) is innermost(value),
+        bound=bool(args or kwargs),
         alone=inspect.unwrap(value) is raw,
     )
 
@@ -143,9 +146,9 @@ def differentiated(value: Any) -> types.FunctionType | None:
 
 
 def innermost(value: Any) -> Any:
-    """What `value` binds arguments to, where it does nothing else."""
-    while isinstance(value, functools.partial):
-        value = value.func
+    """What `value` binds arguments or an object to, where it does nothing else."""
+    while isinstance(value, functools.partial | types.MethodType) or of_equinox(value, "BoundMethod"):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
     return value
 
 
@@ -189,7 +192,7 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
 
 def _is_as_defined(owner: type, name: str) -> bool:
     """Whether what a class has by a name is a function that its text defines by that, at most compiled."""
-    function = inspect.getattr_static(owner, name)
+    function = inspect.getattr_static(owner, name, None)
     if type(function).__name__ == "PjitFunction":
         function = function.__wrapped__
     return (

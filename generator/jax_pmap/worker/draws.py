@@ -24,7 +24,7 @@ from .functions import guarded, in_place_of, named
 from .jaxpr.forward import Forward
 from .jaxpr.trace import computed
 from .jaxpr.versions import inner_jaxpr, opened, primitive_name, shard_map_specs
-from .leaves import is_graph_node, is_key, skeleton
+from .leaves import is_graph_node, is_key, skeleton, with_paths
 from .prove import draws_numbers
 
 #: Equations that make keys of keys, or of numbers.
@@ -71,7 +71,7 @@ class Marker:
         them later has to reach those that are returned.
         """
         if type(value) in (dict, tuple):
-            paths, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_graph_node)
+            paths, tree = with_paths(value, is_graph_node)
             if not any(self.bare(leaf) for _, leaf in paths):
                 return value
             self.trees[point] = skeleton(value)

@@ -74,10 +74,13 @@ def named(module: str, qualname: str) -> Any:
 
 
 def in_place_of(given: Any, original: Any, copy: Any) -> Any:
-    """`copy` where `given` is `original`, alone or with arguments bound to it; None for anything else."""
+    """`copy` where `given` is `original`, alone or with arguments or its object bound to it; else None."""
     if isinstance(given, functools.partial):
         inner = in_place_of(given.func, original, copy)
         return None if inner is None else functools.partial(inner, *given.args, **given.keywords)
+    if hasattr(given, "__func__"):
+        inner = in_place_of(given.__func__, getattr(original, "__func__", original), copy)
+        return None if inner is None else functools.partial(inner, given.__self__)
     return copy if given is original and original is not None else None
 
 

@@ -95,6 +95,19 @@ def leaf_paths(value: Any) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in paths]
 
 
+def with_paths(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[Any, Any]], Any]:
+    """Leaves of some value of a program with their paths, and its structure; ``[], None`` where it has none.
+
+    A program may have containers that are no pytrees, as dicts whose keys have no order (members of an enum):
+    of their leaves nothing is said.
+    """
+    try:
+        paths, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+    except Exception:  # The flattening of a registered class is code of its own, too.
+        return [], None
+    return paths, tree
+
+
 def skeleton(value: Any) -> Any:
     """The containers of a pytree as JSON, each leaf an int: its index among all leaves."""
     counter = iter(range(1 << 60))

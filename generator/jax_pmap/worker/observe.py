@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 
 from .arguments import Values, invoke
 from .functions import guarded, in_place_of, named, unwrapped
-from .leaves import acts, category, name_of, skeleton
+from .leaves import acts, category, name_of, skeleton, with_paths
 from .marks import mark
 
 #: The name tapped code calls; the generator's weaver writes it.
@@ -61,10 +61,7 @@ class Recorder:
         object is handed on itself, since the function may change it later.
         """
         leaves, handed = [], []
-        try:
-            paths, tree = jax.tree_util.tree_flatten_with_path(value)
-        except Exception:  # A container jax cannot flatten says nothing of its leaves.
-            paths, tree = [], None
+        paths, tree = with_paths(value)
         for path, leaf in paths:
             # The shape of an array is none; only inputs may be known by theirs.
             kind = "opaque" if isinstance(leaf, jax.ShapeDtypeStruct) else category(leaf)

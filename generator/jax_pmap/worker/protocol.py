@@ -988,6 +988,8 @@ class Callee:
     importable: bool = False
     #: Whether a function is called as it is: nothing is bound to it, and what is around it merely compiles.
     alone: bool = False
+    #: Whether arguments are bound to a function, or an object: a method that a value holds.
+    bound: bool = False
     #: The class that defines a method, and whether its objects can have no other one.
     owner: str = ""
     frozen: bool = False
