@@ -1,6 +1,7 @@
 """Programs that are traced once with a symbol for the rows, and those that numbers make of them."""
 
 import dataclasses
+import enum
 import sys
 
 import jax
@@ -14,6 +15,13 @@ from jax_pmap.worker.jaxpr.coincidences import program_of, same
 from jax_pmap.worker.type_tests import Watch, identified, may_part
 
 SIZE = 300
+
+
+class Kind(enum.Enum):
+    """What no number is."""
+
+    START = 300
+
 
 F32, BF16, C64 = jnp.float32, jnp.bfloat16, jnp.complex64
 
@@ -133,6 +141,8 @@ def test_numbers_that_code_asks_for_are_known(function, asked, rows):
         (lambda n: 1 if n is not SIZE else 2, True),
         (lambda n: (n is None, n is not True, n is ...), False),
         (lambda n: n == SIZE, False),
+        (lambda n: (n is Kind.START, n is not Kind, n is jnp.float32), False),
+        (lambda n: n is Kind.START.value, True),
     ],
 )
 def test_identity_of_a_size_is_seen(function, asked):

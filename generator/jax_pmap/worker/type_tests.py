@@ -10,8 +10,9 @@ import bisect
 import builtins
 import contextlib
 import dis
+import enum
 import functools
-import itertools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ CONCRETE = (
 PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
 #: Constants that are no number to ask for by `is`.
 SINGLETONS = (None, True, False, ...)
+#: Classes of what else is no number, by whatever name it is read.
+NO_NUMBERS = (type, str, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: Context managers that catch nothing.
 PASSING = frozenset(
     {"named_scope", "default_matmul_precision", "ensure_compile_time_eval", "nullcontext", "TraceAnnotation"}
@@ -310,15 +313,28 @@ def _is_singleton(side: ast.expr) -> bool:
 def identified(watch: Watch) -> bool:
     """Whether the code that ran asked by `is` for what may be a number, which no number is told of."""
     return any(
-        each.opname == "IS_OP" and each.offset in reached and not any(before.argval is s for s in SINGLETONS)
+        every[at].opname == "IS_OP" and every[at].offset in reached and not _is_none(every[:at], code)
         for code, reached in watch.taken.items()
-        for before, each in _pairs(code)
+        for every in [[each for each in dis.get_instructions(code) if each.opname != "CACHE"]]
+        for at in range(1, len(every))
     )
 
 
-def _pairs(code: types.CodeType) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
-    every = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
-    return itertools.pairwise(every)
+def _is_none(before: Sequence[dis.Instruction], code: types.CodeType) -> bool:
+    """Whether what the last of these instructions loads is no number: a constant, or ``Kind.START``."""
+    names: list[str] = []
+    at = len(before) - 1
+    while before[at].opname == "LOAD_ATTR":
+        names.append(before[at].argval)
+        at -= 1
+    if before[at].opname != "LOAD_GLOBAL":
+        return not names and any(before[at].argval is each for each in SINGLETONS)
+    spaces = (space for space, file in users_modules() if file == code.co_filename)
+    value: Any = next(spaces, {}).get(before[at].argval)
+    for name in reversed(names):
+        # What computes an attribute may give another one the next time.
+        value = inspect.getattr_static(value, name, None)
+    return isinstance(value, NO_NUMBERS)
 
 
 def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":
