@@ -1973,13 +1973,20 @@ def made(w, x, y):
     return jax.lax.switch(jnp.int32(w), [lambda k=k: scaled(k) for k in range(3)])
 
 
+def of_itself(w, x, y):
+    if x.ndim > 1:
+        scale = functools.partial(scale, 2.0)
+        return jax.lax.map(scale, w)
+    return jnp.sqrt(jnp.mean(w * x - y) ** 2 + 1)
+
+
 def inputs(seed):
     keys = jax.random.split(jax.random.key(seed), 2)
     return jnp.float32(1.5), jax.random.normal(keys[0], (24,)), jax.random.normal(keys[1], (24,))
 """
 
 
-@pytest.mark.parametrize("name", ["scanned", "chosen", "named", "listed", "made"])
+@pytest.mark.parametrize("name", ["scanned", "chosen", "named", "listed", "made", "of_itself"])
 def test_functions_that_jax_runs_with_arguments_bound_to_them_are_looked_into(
     shared: Project, name: str
 ) -> None:

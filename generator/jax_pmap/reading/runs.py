@@ -79,15 +79,19 @@ def _unwrapped(
 
     So of a name that is given one of these.
     """
-    while True:
-        made = made_inside(parsed, function)
-        made = made if _hands_on(made, parsed) else function
+    met: list[ast.expr] = []
+    # A name may be given what is made of it itself.
+    while function not in met:
+        met.append(function)
+        named = made_inside(parsed, function)
+        made = named if _hands_on(named, parsed) else function
         if not isinstance(made, ast.Call) or not made.args:
-            return function
+            break
         name = parsed.qualname(made.func)
         if name not in wrappers and name != "functools.partial":
-            return function
+            break
         function = made.args[0]
+    return function
 
 
 def host_functions(parsed: ParsedSource) -> frozenset[str]:
