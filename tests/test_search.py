@@ -2270,3 +2270,37 @@ def test_a_flag_that_changes_what_is_returned_is_told_by_one_trace(
     code = json.loads(made.stdout)["code"]
     assert "scaled not in (False, True)" in code
     assert "metrics is not True" in code or "metrics != True" in code, code
+
+
+SHADOWED = """
+import jax
+import jax.numpy as jnp
+
+
+def batch(rows, steps=None):
+    shape = (rows,) if steps is None else (steps, rows)
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {"x": jax.random.normal(keys[0], (*shape, 5)), "y": jax.random.normal(keys[1], shape)}
+
+
+def update(w, rows):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((rows["x"] @ w - rows["y"]) ** 2))(w)
+
+
+def epoch(w, batches):
+    def body(w, batch):
+        return update(w, batch), jnp.sum(w)
+
+    return jax.lax.scan(body, w, batches)
+
+
+def inputs():
+    return jnp.ones(5), batch(24, 3)
+"""
+
+
+def test_a_parameter_is_not_the_function_that_has_its_name(project: Project) -> None:
+    project.write("shadowed.py", SHADOWED)
+    made = project.run("gen", "shadowed.py::epoch", "--inputs", "shadowed.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr

@@ -177,7 +177,11 @@ def handed_on(
 def passed(
     call: ast.Call, known: dict[str, ast.FunctionDef], names: set[str]
 ) -> Iterator[tuple[Function, dict[str, ast.expr | None]]]:
-    """Functions that a call hands split values to, and the parameters that get them, with what they get."""
+    """Functions that a call hands split values to, and the parameters that get them, with what they get.
+
+    What holds such values is no function, whatever else has its name in the module.
+    """
+    known = {name: function for name, function in known.items() if name not in names}
 
     def holds(node: ast.expr) -> bool:
         return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
