@@ -204,6 +204,29 @@ def test_what_a_compiled_function_hands_on_of_a_size_makes_no_other_program(comp
     assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: slope(x, 3.0))(leaves[1]))
 
 
+def test_compiled_functions_in_the_rounds_of_a_loop_make_no_other_program():
+    def fit(x, rate):
+        loss = jax.jit(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))
+        return jax.lax.scan(lambda w, _: (w - rate * jax.grad(loss)(w), w), jnp.ones(5), length=3)
+
+    leaves = [jax.ShapeDtypeStruct((rows, 5), F32) for rows in (symbolic.rows(), 24)]
+    once, other = (jax.make_jaxpr(lambda x: fit(x, 2.0))(leaf) for leaf in leaves)
+    assert symbolic.is_at(once, 24, other)
+    assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: fit(x, 3.0))(leaves[1]))
+
+
+def test_positions_of_rows_make_no_other_program():
+    """With a symbol, jax counts from a start and by a step."""
+    leaves = [jax.ShapeDtypeStruct((rows, 5), F32) for rows in (symbolic.rows(), 24)]
+    once, other = (jax.make_jaxpr(lambda x: x.T * jnp.arange(x.shape[0]))(leaf) for leaf in leaves)
+    assert symbolic.is_at(once, 24, other)
+    for another in (
+        lambda x: x.T * (jnp.arange(x.shape[0]) * 2),
+        lambda x: x.T * (jnp.arange(x.shape[0]) + 1),
+    ):
+        assert not symbolic.is_at(once, 24, jax.make_jaxpr(another)(leaves[1]))
+
+
 def test_what_jax_keeps_of_other_draws_is_compared_by_chance():
     key = jax.random.key(0)
     for rows in range(2, 200):

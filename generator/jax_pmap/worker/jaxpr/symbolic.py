@@ -324,6 +324,9 @@ class Numbers:
                 (number,) = bind(equation, [each.val for each in operands])
                 known[out] = Literal(np.asarray(number)[()], out.aval)
                 continue
+            if (same_as := _unchanged(equation)) is not None:
+                known[equation.outvars[0]] = operands[same_as]
+                continue
             params = {name: self.of(value) for name, value in equation.params.items()}
             rows.append(_with(equation, operands, made(equation.outvars), params))
         new = body.replace(
@@ -340,6 +343,24 @@ class Numbers:
             return literal
         made = self.number(int(value.real))
         return literal if made == value else Literal(np.asarray(made, number.dtype)[()], literal.aval)
+
+
+def _unchanged(equation: Any) -> int | None:
+    """Which operand an operation on integers gives back as it is: that of ``i * 1`` and of ``i + 0``.
+
+    ``jnp.arange(n)`` has both where `n` is a symbol, and neither where it is a number.
+    """
+    neutral = {"mul": 1, "add": 0}.get(equation.primitive.name)
+    if neutral is None:
+        return None
+    (out,), sides = equation.outvars, equation.invars
+    if not np.issubdtype(out.aval.dtype, np.integer):
+        return None
+    for at, other in ((0, sides[1]), (1, sides[0])):
+        constant = isinstance(other, Literal) and np.ndim(other.val) == 0 and other.val == neutral
+        if constant and sides[at].aval == out.aval:
+            return at
+    return None
 
 
 def _with(equation: Any, operands: list[Any], results: list[Any], params: Mapping[str, Any]) -> Any:
@@ -373,13 +394,21 @@ def written_out(closed: Any) -> Any:
                 results = add(inner, {**fresh, **dict(zip(inner.invars, operands, strict=True))})
             else:
                 results = [variable(each.aval) for each in equation.outvars]
-                rows.append(equation.replace(invars=operands, outvars=results))
+                params = {name: _written_out(value) for name, value in equation.params.items()}
+                rows.append(equation.replace(invars=operands, outvars=results, params=params))
             known.update(zip(equation.outvars, results, strict=True))
         return [read(each) for each in body.outvars]
 
     outvars = add(outer, {each: each for each in (*outer.constvars, *outer.invars)})
     body = outer.replace(constvars=[*constants], eqns=rows, outvars=outvars)
     return closed.replace(jaxpr=body, consts=[*constants.values()])
+
+
+def _written_out(value: Any) -> Any:
+    """A parameter of an operation, with the programs in it as `used` and `written_out` make them."""
+    if type(value) is tuple:
+        return tuple(map(_written_out, value))
+    return used(written_out(value)) if isinstance(value, jax.extend.core.ClosedJaxpr) else value
 
 
 def used(closed: Any) -> Any:
