@@ -119,13 +119,13 @@ def described(value: Any) -> Callee:
         inner = getattr(value, "__wrapped__", None)
         path = getattr(getattr(inner, "__code__", None), "co_filename", "")
         return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""), path)
-    owner = named(raw.__module__, raw.__qualname__.rpartition(".")[0])
+    owner, found = (named(raw.__module__, n) for n in (raw.__qualname__.rpartition(".")[0], raw.__qualname__))
     return dataclasses.replace(
         located("function", raw),
         scope=vars(raw).get(SCOPE),
         as_written=isinstance(owner, type) and _is_as_defined(owner, raw.__name__),
-        named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
-        importable=innermost(named(raw.__module__, raw.__qualname__)) is innermost(value),
+        named=not args and not kwargs and found is value,
+        importable=innermost(found) is innermost(value),
         bound=bool(args or kwargs),
         alone=inspect.unwrap(value) is raw,
     )

@@ -313,14 +313,14 @@ def _is_singleton(side: ast.expr) -> bool:
 def identified(watch: Watch) -> bool:
     """Whether the code that ran asked by `is` for what may be a number, which no number is told of."""
     return any(
-        every[at].opname == "IS_OP" and every[at].offset in reached and not _is_none(every[:at], code)
+        every[at].opname == "IS_OP" and every[at].offset in reached and not _is_no_number(every[:at], code)
         for code, reached in watch.taken.items()
         for every in [[each for each in dis.get_instructions(code) if each.opname != "CACHE"]]
         for at in range(1, len(every))
     )
 
 
-def _is_none(before: Sequence[dis.Instruction], code: types.CodeType) -> bool:
+def _is_no_number(before: Sequence[dis.Instruction], code: types.CodeType) -> bool:
     """Whether what the last of these instructions loads is no number: a constant, or ``Kind.START``."""
     names: list[str] = []
     at = len(before) - 1
